@@ -82,7 +82,7 @@ def examine(root: Path | None) -> Report:
         _gpus(report)
     _room(report)
     if address := os.environ.get("RAY_ADDRESS"):
-        report.found("RAY_ADDRESS", f"{address}: runs join this cluster")
+        report.found("RAY_ADDRESS", f"{address}: runs with --engine.address auto join this cluster")
     if not broken:  # reading data needs them
         _data(report, root)
     return report

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -28,6 +29,7 @@ from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine, Plan
 from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
+from rayfl.engine.process import alone, torch_defaults
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
@@ -182,10 +184,12 @@ class Federation(Displayed):
 
         Raises:
             KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
-            UserError: the settings are impossible, data are missing, or the run folder is in use; raised
-                before any actor is started. Or: an update is bad and the policy is to stop.
+            UserError: the settings are impossible, data are missing, the run folder is in use, or another
+                thread of this process runs a federation; raised before any actor is started. Or: an update is
+                bad and the policy is to stop.
         """
-        return copy(self)._run()  # which settles what its settings leave open
+        with alone(), torch_defaults():
+            return copy(self)._run()  # which settles what its settings leave open
 
     def _run(self) -> Result:
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
@@ -212,16 +216,17 @@ class Federation(Displayed):
                     warn(warning)
                 if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
                     self._settle_execution(given, data)
-                first = self.cohort(0, data.sizes)
+                cohort = partial(self.cohort, samples=data.sizes)
+                first = cohort(0)
                 self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
                 settings = self.deciding(data)
-                manifest = to_resume(path, self.rounds, settings) if self.resumes else None
+                manifest = to_resume(path, self.rounds, settings, cohort) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = started.share(data)
             workers = started.workers(plan, data, groups)
             with Session(plan, data, workers) as session, asked_to_stop() as asked:
-                manifest = restored(session, path, manifest, settings)
+                manifest = restored(session, path, manifest, settings, cohort)
                 # Nothing is written before this line: a run that cannot go on stays as it is.
                 if not self.resumes:
                     with writing(path):
@@ -434,6 +439,7 @@ class Rounds(Run):
         folder: where the records go.
         settings: what decides the numbers; checkpoints carry it.
         asked: set when a signal has asked the run to stop.
+        cohort: round -> the clients that train in it.
         callbacks: what looks at every round.
     """
 
@@ -451,6 +457,7 @@ class Rounds(Run):
         self.path, self.population = folder.path, folder.population
         self._evaluated: Mapping[str, Any] | None = None  # the last evaluation, once it is known
         self.rounds, self.protocol = federation.rounds, federation.protocol
+        self.cohort = partial(federation.cohort, samples=session.data.sizes)
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
         self.callbacks += [LOGGERS[name]() for name in federation.loggers]
@@ -490,7 +497,6 @@ class Rounds(Run):
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
-        sizes = data.sizes
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
@@ -499,7 +505,7 @@ class Rounds(Run):
                 self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
             result = session.train(
                 round,
-                federation.engine.groups(federation.cohort(round, sizes)),
+                federation.engine.groups(self.cohort(round)),
                 federation.on_bad_update,
                 self.latest.splits if self._scores_training(evaluates) else (),
             )

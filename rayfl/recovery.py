@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.engine.session import Session
 from rayfl.engine.workers import Gone, Lost
-from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
+from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import flat
@@ -42,18 +42,23 @@ def check_device(path: Path, device: str) -> None:
         raise Conflict(path, f"{told}: {remedy}")
 
 
-def to_resume(path: Path, rounds: int, settings: Mapping[str, Any]) -> Manifest | None:
+Cohort = Callable[[int], list[int]]
+"""Round -> the clients that its sampling chooses."""
+
+
+def to_resume(path: Path, rounds: int, settings: Mapping[str, Any], cohort: Cohort) -> Manifest | None:
     """Return the checkpoint with which a run goes on; None where it has to start again.
 
     Args:
         path: the run folder.
         rounds: how many the run is to have.
         settings: its own that decide the numbers, with the digest of its data.
+        cohort: its own.
 
     Raises:
-        UserError: data or settings are not those of the run in the folder, or it has more rounds.
+        UserError: data, settings or cohorts are not those of the run in the folder, or it has more rounds.
     """
-    manifest = newest(path, settings)
+    manifest = newest(path, settings, cohort)
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"
@@ -65,30 +70,34 @@ def to_resume(path: Path, rounds: int, settings: Mapping[str, Any]) -> Manifest 
     return manifest
 
 
-def newest(path: Path, settings: Mapping[str, Any]) -> Manifest | None:
+def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort) -> Manifest | None:
     """Return the newest checkpoint that is intact and complete, None where none has been written.
 
     Raises:
-        UserError: it is of another run.
+        UserError: it is of another run, or its last round would have other clients now.
     """
     checkpoints = Checkpoints(path / "checkpoints")
-    rounds = [{*r["cohort"]} - {*r["dropped"]} for r in read_records(path)] if checkpoints.rounds else []
+    rounds = [(r["cohort"], {*r["dropped"]}) for r in read_records(path)] if checkpoints.rounds else []
 
     def trained(manifest: Manifest) -> set[int]:
         checkpoints.check_settings(manifest, settings)
         if len(rounds) < manifest.round:
             told = f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}"
             raise Damaged(path / METRICS, told)
-        return set[int]().union(*rounds[: manifest.round])
+        return set[int]().union(*({*ids} - dropped for ids, dropped in rounds[: manifest.round]))
 
     manifest, damage = checkpoints.newest(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
+    if manifest and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
+        told = f"chooses other clients for round {manifest.round - 1} than {path} has"
+        remedy = "let it go by its options and what it is given alone, and not by what a callback tells it"
+        raise BadCode("sampling", f"{told}: {remedy}")
     return manifest
 
 
 def restored(
-    session: Session, path: Path, manifest: Manifest | None, settings: Mapping[str, Any]
+    session: Session, path: Path, manifest: Manifest | None, settings: Mapping[str, Any], cohort: Cohort
 ) -> Manifest | None:
     """Give the processes the state of a checkpoint; where some die, start anew from the newest one.
 
@@ -105,7 +114,7 @@ def restored(
                 begun = (path / CONFIG).is_file()
                 way = f"go on with --resume {path}" if begun else "start the run again"
                 raise Shortage(f"{lost}: {way}") from error
-            manifest = newest(path, settings)
+            manifest = newest(path, settings, cohort)
             _tell_of(lost, manifest)
 
 
@@ -128,14 +137,14 @@ def carry_out(run: Rounds, manifest: Manifest | None) -> int | None:
             if isinstance(lost, Gone) and not run.asked.is_set():
                 told = "The run stops with its last checkpoint intact: go on with --resume"
                 raise Shortage(f"{lost}. {told} {run.path}") from error
-            manifest = newest(run.path, run.settings)
+            manifest = newest(run.path, run.settings, run.cohort)
             start = manifest.round if manifest else 0
             run.folder.truncate(start)
             run.folder.append_engine({"lost": str(lost), "back_to": start})
             _tell_of(lost, manifest)
             if run.asked.is_set():
                 return start
-            manifest = restored(session, run.path, manifest, run.settings)
+            manifest = restored(session, run.path, manifest, run.settings, run.cohort)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from rayfl import Inline, Ray, UserError, resumed
+from rayfl.callbacks.callback import Callback, Run
 from rayfl.config.parser import federation_from
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
@@ -217,6 +218,38 @@ def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Samplin
     again.rounds = 3
     again.run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+
+
+NAMED: list[int] = []
+"""Clients that a callback has named."""
+
+
+class Named(Sampling):
+    """The clients that were named, else the last ones."""
+
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        return NAMED or range(len(samples) - size, len(samples))
+
+
+class Names(Callback):
+    """Names two clients before the first round."""
+
+    def start(self, run: Run, round: int) -> bool:
+        NAMED[:] = [0, 1]
+        return False
+
+
+def test_a_sampling_that_a_callback_tells_does_not_go_on_without_it(tmp_path: Path) -> None:
+    federation = small(tmp_path / "run", sampling=Named(), rounds=2)
+    federation.callbacks.append(Names())
+    federation.run()
+    NAMED.clear()
+    before = bytes_of_run(tmp_path / "run")
+    with refused(BadCode, "sampling"):
+        resumed(tmp_path / "run", ["--rounds", "3"]).run()
+    assert bytes_of_run(tmp_path / "run") == before
 
 
 def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import ray
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
-from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu
+from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu, torch_defaults
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download
@@ -19,9 +19,15 @@ from rayfl.training.sums import Accumulated, payload_bytes
 
 
 class _Actor:
-    """What both have: a name in Ray's logs and dashboard, and a place."""
+    """What both have: a name in Ray's logs and dashboard, a place, and the same state of PyTorch."""
 
     _shown = ""  # Ray also asks for it where the arguments could not be read
+
+    def _begin(self, shown: str) -> None:
+        self._shown = shown
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
+        self._defaults = torch_defaults()  # kept, for it would end with the context
+        self._defaults.__enter__()
 
     def __repr__(self) -> str:
         return self._shown
@@ -43,11 +49,10 @@ class ClientActor(_Actor, Worker):
     """
 
     def __init__(self, run: str, plan: Plan, data: FederatedData, gpu_share: float) -> None:
+        self._begin(f"{run} clients")
         end_with_its_gpu()
         if plan.engine.device == "cuda":
             cap_gpu_memory(gpu_share)
-        self._shown = f"{run} clients"
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
 
     def train(
@@ -64,6 +69,5 @@ class ServerActor(_Actor, Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
 
     def __init__(self, run: str, plan: Plan, data: FederatedData) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._shown = f"{run} server"
+        self._begin(f"{run} server")
         super().__init__(plan, data)

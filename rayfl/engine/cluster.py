@@ -22,6 +22,7 @@ from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
+from rayfl.shown import warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
@@ -185,6 +186,9 @@ def connect(engine: Ray) -> Callable[..., None] | None:
         with _reaching(engine.address):
             ray.init(address=_answering(engine.address), logging_level=logging.ERROR)
         return lambda broken=False: ray.shutdown()
+    if other := os.environ.get("RAY_ADDRESS"):
+        told = "and rayfl starts a Ray of its own, because engine.address is not given"
+        warn(f"RAY_ADDRESS is {other}, {told}: --engine.address auto joins the cluster there")
     return LocalRay(engine.dashboard).stop
 
 

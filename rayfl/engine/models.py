@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
+from rayfl.engine.process import torch_defaults
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
@@ -22,6 +23,7 @@ from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
 
 
+@torch_defaults()
 def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
     """Return a worker and a server in this process, on the CPU, before any round.
 

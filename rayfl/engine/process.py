@@ -1,4 +1,4 @@
-"""What concerns a process: exits, the GPU, and the memory that it keeps."""
+"""What concerns a process: PyTorch's state, exits, the GPU, and the memory that it keeps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
-from rayfl.errors import Missing, Shortage, in_one_line, out_of_memory, text_of
+from rayfl.errors import Conflict, Missing, Shortage, in_one_line, out_of_memory, text_of
 from rayfl.shown import complain
 
 MAPPED = 32 * 2**20
@@ -23,6 +23,44 @@ CONTEXT = 600e6
 
 
 _replaceable = False
+_RUNNING = threading.RLock()  # a callback may run another federation, in the same thread
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """Set the state of PyTorch that decides numbers and is no setting; give back at the end what was there.
+
+    New tensors are of float32 and on the CPU, gradients are recorded, nothing is cast to a lower precision.
+    """
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # set when PyTorch is imported
+    with ExitStack() as states:
+        states.callback(torch.set_default_dtype, torch.get_default_dtype())
+        states.callback(setattr, products, "fp32_precision", products.fp32_precision)
+        torch.set_default_dtype(torch.float32)
+        products.fp32_precision = "ieee"
+        for state in (torch.inference_mode(False), torch.enable_grad()):
+            states.enter_context(state)
+        for device in ("cpu", "cuda"):
+            states.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":  # the mode costs time in every call
+            states.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let no other thread of this process run a federation meanwhile.
+
+    Raises:
+        UserError: one does.
+    """
+    if not _RUNNING.acquire(blocking=False):
+        told = "runs a federation already, in another thread, and both would set its threads and generators"
+        raise Conflict("this process", f"{told}: run one after the other, or each in a process of its own")
+    try:
+        yield
+    finally:
+        _RUNNING.release()
 
 
 def end_with_its_gpu() -> None:

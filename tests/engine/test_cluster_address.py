@@ -13,6 +13,7 @@ import pytest
 from rayfl import Ray
 from rayfl.__main__ import main as rayfl
 from rayfl.errors import Missing, Shortage
+from rayfl.log import warnings_shown
 from tests.support.refusals import refused
 from tests.support.sweeps import TINY as SPACE
 from tests.support.tables import TINY
@@ -35,6 +36,19 @@ def nobody() -> Iterator[str]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_an_address_that_nobody_asked_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "LocalRay", MagicMock())
+    with warnings_shown():
+        cluster.connect(Ray())
+        assert not capsys.readouterr().err
+        monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
+        cluster.connect(Ray())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "10.1.2.3:6379" in line
 
 
 @pytest.mark.parametrize("command", ["run", "table", "tune"])
