@@ -141,7 +141,7 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     if isinstance(error, UserError):
         return error, _own(error.__cause__, called=True)[0]
     if out_of_memory(error):
-        text = f" ({str(error).splitlines()[-1]})" if str(error) else ""
+        text = f" ({text})" if (text := one_line(text_of(error))) else ""
         return Shortage(f"not enough memory{text}: use less data, smaller inputs or fewer clients"), None
     if (full := shortage(error)) is not None:
         return Shortage(f"{full}; then start it again"), None
@@ -152,12 +152,6 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return BadValue("a path contains the character NUL: remove it"), None
     return None, None
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Say whether there was too little memory on the CPU, for which PyTorch has no class of its own."""
-    of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
-    return isinstance(error, MemoryError) or of_torch
 
 
 def shortage(error: BaseException | None) -> str | None:
@@ -181,6 +175,20 @@ def shortage(error: BaseException | None) -> str | None:
     return None
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether there was too little memory on a host; PyTorch's CPU allocator has no class for that."""
+    of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text_of(error)
+    return of_torch or isinstance(error, MemoryError)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, also where code of the user's own makes it, and raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "an error whose text cannot be made"
+
+
 def refuse(error: UserError, cause: BaseException | None = None) -> int:
     """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
@@ -201,7 +209,7 @@ def in_one_line(text: str) -> str:
 def own_fault(error: BaseException) -> BadCode | None:
     """Say what code of the user's own has raised; None if no such code has led to an error."""
     cause, place, file = _own(error)
-    return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {cause}")
+    return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {text_of(cause)}")
 
 
 def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:

@@ -132,7 +132,8 @@ class Federation(Displayed):
     """Rounds between two checkpoints; one is also written at the end."""
     on_bad_update: Literal["stop", "drop"] = "stop"
     """What happens if an update has NaN or infinity, or if a client raises an exception: ``stop`` the run, or
-    ``drop`` the client's update of this round.
+    ``drop`` the client's update of this round. An exception that does not come again when the update is
+    repeated always stops the run.
     """
     seed: Annotated[int, at_least(-(2**53)), at_most(2**53)] = 0
     """The seed of all random numbers."""

@@ -135,7 +135,8 @@ def test_only_the_files_of_actors_import_ray(path):
 
 
 def test_private_parts_of_ray_are_in_one_place():
-    using = {name_of(p) for p in FILES for _, m in imports(p) if m.startswith(("ray._", "ray.autoscaler"))}
+    private = ("ray._", "ray.autoscaler", "ray.util.client", "ray.tune.search.repeater")
+    using = {name_of(p) for p in FILES for _, m in imports(p) if m.startswith(private)}
     assert using == {"engine/ray_private.py"}
 
 

@@ -31,8 +31,8 @@ GROUP_SIZE = 32
 
 
 STACK, STACKS = 32, 8
-"""Where ``stack`` is auto, a cohort is cut into stacks of so many clients at most, and, where it has as many
-clients, into so many stacks at least: actors need work, and results must not depend on how many there are.
+"""Where ``stack`` is auto, a cohort is cut into so many stacks at most, unless they had more than so many
+clients each: so many actors have one stack each, and results must not depend on how many there are.
 """
 
 
@@ -56,8 +56,8 @@ class Engine(Settings, ABC, place="engine"):
     """
     stack: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
     """Clients per stacked call. ``auto`` goes by the size of the first round's cohort alone: an eighth of it,
-    at most 32. Fewer than 16 clients then train one by one. Results depend on it in the last bits, so
-    ``config.yaml`` has the number.
+    rounded up, at most 32. Fewer than 9 clients then train one by one. Results depend on it in the last bits,
+    so ``config.yaml`` has the number.
     """
     deterministic: bool = False
     """Whether to allow deterministic GPU kernels only."""
@@ -95,7 +95,7 @@ class Engine(Settings, ABC, place="engine"):
         return replace(self, stack=self._stack(cohort))
 
     def _stack(self, cohort: int) -> int:
-        return max(1, min(STACK, cohort // STACKS)) if self.stack == "auto" else self.stack
+        return max(1, min(STACK, math.ceil(cohort / STACKS))) if self.stack == "auto" else self.stack
 
     def groups(self, cohort: Sequence[int]) -> list[Group]:
         """Cut a cohort into the groups that are trained and summed together; they never depend on placement.

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import ray
-from ray import util
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
 from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
-from rayfl.engine.ray_private import services, with_token
+from rayfl.engine.ray_private import ray_client, services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
 from rayfl.shown import warn
 
@@ -141,7 +140,7 @@ class Cluster:
 
 def _parts() -> dict[str, tuple[str, int]]:
     """Return where Ray's own processes listen that this process depends on, by their names."""
-    if util.client.ray.is_connected():  # they are out of reach, and a server of Ray's stands between
+    if ray_client.is_connected():  # they are out of reach, and a server of Ray's stands between
         return {}
     context = ray.get_runtime_context()
     host, _, port = context.gcs_address.rpartition(":")

@@ -12,12 +12,11 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Plan, Started
-from rayfl.engine.process import cap_gpu_memory, reserved_gpus
+from rayfl.engine.process import cap_gpu_memory, check_gpu, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.set_up import on_trial
 from rayfl.engine.worker import Worker
 from rayfl.engine.workers import SERVER, Workers
-from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
 
@@ -29,8 +28,8 @@ class Inline(Engine):
 
     def resolve(self) -> Self:
         """Return an engine without ``auto``; see ``Engine.resolve``."""
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise Missing("engine.device", "is cuda, but torch sees no CUDA device: use auto or cpu")
+        if self.device == "cuda":
+            check_gpu()
         return super().resolve()
 
     def _uses_cuda(self) -> bool:

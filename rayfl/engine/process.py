@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from rayfl.errors import Conflict, Missing, Shortage
+from rayfl.errors import Conflict, Missing, Shortage, in_one_line, out_of_memory, text_of
 from rayfl.shown import complain
 
 MAPPED = 32 * 2**20
@@ -74,7 +74,8 @@ def exits_as_errors() -> Iterator[None]:
     """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
 
     A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself. Faults
-    of a GPU are not the code's: if its memory does not suffice the run stops, if it fails its process ends.
+    of the machine are not the code's: if memory does not suffice, of a GPU or of the host, the run stops, and
+    if a GPU fails its process ends.
     """
     try:
         yield
@@ -91,6 +92,14 @@ def exits_as_errors() -> Iterator[None]:
             sys.stderr.flush()
             os._exit(1)  # nothing works in this process any more
         raise Shortage("the GPU", f"{what}. Start the process again, and go on with --resume") from error
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise Shortage(
+            "the memory",
+            f"of {socket.gethostname()} does not suffice ({in_one_line(text_of(error)) or 'MemoryError'}). "
+            "Use fewer actors, a smaller training.batch_size or a larger machine; then go on with --resume",
+        ) from error
     except (SystemExit, KeyboardInterrupt) as end:
         here = threading.current_thread() is threading.main_thread()
         if (
@@ -107,10 +116,10 @@ def reserved_gpus() -> float | None:
     ray = sys.modules.get("ray")  # which is not there without having been imported
     if ray is None or not ray.is_initialized():
         return None
-    context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:
+    try:
+        return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
+    except (AssertionError, RuntimeError):  # which is how Ray says that
         return None
-    return float(context.get_assigned_resources().get("GPU", 0))
 
 
 def cap_gpu_memory(share: float) -> None:
@@ -126,14 +135,19 @@ def cap_gpu_memory(share: float) -> None:
         torch.cuda.set_per_process_memory_fraction(max(0.0, share - CONTEXT / total))
 
 
-def prepare_gpu(deterministic: bool, tf32: bool) -> None:
-    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
+def check_gpu() -> None:
+    """See that there is a GPU."""
     if not torch.cuda.is_available():
         raise Missing(
             "engine.device",
             f"is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a PyTorch for CUDA "
             "there (rayfl doctor shows what there is), or set engine.device=cpu",
         )
+
+
+def prepare_gpu(deterministic: bool, tf32: bool) -> None:
+    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
+    check_gpu()
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -37,7 +37,7 @@ class Ray(Engine):
     """
     clients_per_actor: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
     """Clients that an actor works for; ``auto`` spreads them over the actors, 1 gives one actor per client
-    (about 0.3 GB each). Not together with ``actors``.
+    (about 0.4 GB each). Not together with ``actors``.
     """
     cpus_per_actor: Annotated[float, at_least(0)] | Literal["auto"] = "auto"
     """CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors and no host comes."""

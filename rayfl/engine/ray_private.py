@@ -11,6 +11,7 @@ So pyproject.toml allows the minor version that was tested, and ``.ci/ray`` trie
 * ``SyncAuthenticationMetadataClientInterceptor``: a cluster that refuses the token is told from one that is
   away.
 * ``ray.init(_temp_dir=...)``: the folder of a local Ray is one that no other user can enter.
+* ``ray.util.client.ray``: whether this process has joined a cluster by way of Ray's client server.
 * ``JobConfig._runtime_env_has_working_dir``: the folder of a command comes last where modules are looked for.
 """
 
@@ -19,11 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ray._private import ray_constants, services
+from ray.util.client import ray as ray_client
 
 if TYPE_CHECKING:
     from grpc import Channel
 
-__all__ = ["ray_constants", "services", "with_token"]
+__all__ = ["ray_client", "ray_constants", "services", "with_token"]
 
 
 def with_token(channel: Channel) -> Channel:

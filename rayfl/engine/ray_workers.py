@@ -52,8 +52,8 @@ TOLD = 30.0
 """Seconds between two lines that say what is waited for."""
 LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
-PATIENCE = 10.0
-"""Seconds in which actors that live may end what they do after a loss: to start another takes as long."""
+PATIENCE = 5.0
+"""Seconds after a loss in which it shows which actors are dead: one that does not answer then is busy."""
 _STARTED = itertools.count(1)
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
@@ -180,7 +180,7 @@ class RayWorkers(Workers):
         if not self._has_all_rooms():
             self.stop()
             return
-        serves, *live = map(_answers, signs)
+        serves, *live = map(_lives, signs)
         kept = [k for k, lives in enumerate(live) if lives][: int(min(len(live), self._most))]
         for k, actor in enumerate(both, SERVER):
             if not (serves if k == SERVER else k in kept):
@@ -350,12 +350,12 @@ class RayWorkers(Workers):
             raise Gone(f"{part} is gone, and with it all processes of the run")
 
 
-def _answers(sign: Any) -> bool:
-    """Say whether an actor has given a sign of life."""
+def _lives(sign: Any) -> bool:
+    """Say whether an actor has given a sign of life, or may still do so."""
     try:
         return bool(ray.get(sign, timeout=0))
-    except RayError:
-        return False
+    except RayError as error:
+        return isinstance(error, GetTimeoutError)
 
 
 def _death_text(error: RayError) -> str:

@@ -49,20 +49,22 @@ def share(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
-        comes: whether hosts may come that are not there yet, so that nothing is refused.
+        comes: whether hosts may come that are not there yet, so that nothing is refused; and if ``at_once``
+            is None, trials for which there is no room yet ask for them.
     """
     try:
         if not isinstance(engine, Ray):
             wanted = in_one_process(nodes, engine.device, engine.threads, at_once)
             if not comes:
                 reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
-            return Share([wanted.bundle], {}, at_once)
+            return Share([wanted.bundle], {"engine.device": "cuda" if wanted.gpus else "cpu"}, at_once)
         resolved = engine.resolve()
         actors, hosted, cpus = engine.asked
         if actors is None and hosted is None:
-            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
-            at_once = min(trials, at_once or room)
-            actors = max(1, min(clients, room // at_once))
+            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor, comes=comes).actors
+            together = min(trials, at_once or room)
+            actors = max(1, min(clients, room // together))
+            at_once = at_once if comes else together
         wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
     except UserError as error:
         raise error.within("a trial can never be placed on this cluster") from error

@@ -6,9 +6,11 @@ import inspect
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from rayfl.engine.returned import Spec, check_update, check_views, spec
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import NOTHING, Download, States
-from rayfl.errors import BadCode, UserError
+from rayfl.errors import BadCode, Shortage, UserError, text_of
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
@@ -37,7 +39,7 @@ from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved
+from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved, pack, unpack
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merged, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
@@ -94,7 +96,7 @@ class Worker:
         if engine.device == "cuda":
             prepare_gpu(engine.deterministic, plan.training.precision == "tf32")
         self.plan = plan
-        self.method = plan.method
+        self.method, self._not_set_up = plan.method, deepcopy(plan.method)
         self.device = torch.device(engine.device)
         self._nets = set_up(self.method, plan, data)
         self._further = self.method.nets
@@ -245,8 +247,8 @@ class Worker:
         ids = [i for group in trained for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
-    def _train_together(self, now: _Now, ids: list[int]) -> None:
-        """Train some clients together, and take what each of them returns."""
+    def _train_together(self, now: _Now, ids: list[int]) -> bool:
+        """Train some clients together, and take what each of them returns; say whether none has raised."""
         each = [self._participant(now, i) for i in ids]
         try:
             with exits_as_errors():
@@ -255,10 +257,11 @@ class Worker:
             raise
         except Exception as error:
             self._take_failure(now, ids, error)
-            return
+            return False
         now.guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
         for one, both in zip(each, returned, strict=True):
             self._take(now, one, both)
+        return True
 
     def _participant(self, now: _Now, id: int) -> _Participant:
         """Return a client that is about to train; its state may come from the disk."""
@@ -283,16 +286,44 @@ class Worker:
         return handed, returned
 
     def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
-        """Record that a client's training has raised, where that does not end the run."""
+        """Find out whose fault it is that training has raised; record it where it does not end the run."""
+        who = f"client {', '.join(map(str, ids))}"
+        raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
         if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
-            for i in ids:  # one by one, to find out whose fault it is
-                self._train_together(now, [i])
-            return
-        if not now.drop:
-            error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {now.round}")
+            one_by_one = [self._train_together(now, [i]) for i in ids]
+            raises_again = not all(one_by_one)
+        elif now.drop:
+            raises_again = self._raises_again(now, ids[0], error)
+            now.result.add(ids[0], None, 0, {}, {})
+            now.result.bad[ids[0]] = raised
+        else:
+            error.add_note(f"raised while {who} trained in round {now.round}")
             raise error
-        now.result.add(ids[0], None, 0, {}, {})
-        now.result.bad[ids[0]] = f"has raised {type(error).__name__}: {error}".splitlines()[0]
+        if not raises_again:
+            raise Shortage(
+                who,
+                f"{raised} in round {now.round}, and nothing like it when trained again alone. So the fault "
+                f"is that of the machine {gethostname()}: see to it, and go on with --resume",
+            ) from error
+
+    def _raises_again(self, now: _Now, id: int, error: Exception) -> bool:
+        """Repeat a client's update in a loop on the CPU; say whether it raises an error of the same class.
+
+        A worker of its own does it, with copies of what updates could change, and nothing of it stays.
+        """
+        engine = replace(self.plan.engine, device="cpu", execution="loop")
+        worker = Worker(replace(self.plan, method=deepcopy(self._not_set_up), engine=engine), self.data)
+        worker.states[id] = unpack(pack(dict(self.states.get(id) or {})))
+        received = unpack(pack(self._received(now.download, id)))
+        alone = replace(now, download=Download(received, {}))
+        try:
+            with exits_as_errors(), torch.random.fork_rng(devices=[]):
+                worker._updated(alone, [worker._participant(alone, id)])
+        except UserError:
+            raise
+        except Exception as second:
+            return type(second) is type(error)
+        return False
 
     def _take(self, now: _Now, one: _Participant, both: Any) -> None:
         """Accumulate what a client uploads, keep its next state, and score it; or say what is wrong."""

@@ -81,7 +81,7 @@ class Workers(ABC):
         """Stop the server and the workers, so that others can be started."""
 
     def survive(self) -> None:
-        """Keep those that live after a loss, as soon as they have ended what they do; here none."""
+        """Keep those that live after a loss, which may first have to end what they do; here none."""
         self.stop()
 
     @abstractmethod

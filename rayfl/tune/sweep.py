@@ -22,7 +22,6 @@ from ray import tune
 from ray.tune import schedulers
 from ray.tune.logger import TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_searcher
-from ray.tune.search.repeater import TRIAL_INDEX
 from rich.console import Console
 
 from rayfl.arguments import arguments_of, checked
@@ -158,7 +157,7 @@ def _run(
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients = federation.clients or len(federation.federated_data())
-        wait = patience(federation.engine.wait) if isinstance(federation.engine, Ray) else 0.0
+        wait = patience(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
         part = share(federation.engine, clients, nodes, planned, space.at_once, comes=wait > 0)
         order = Order(space, output, part.engine, tuple(sys.orig_argv))
         watcher = Watcher(order, part, planned, rounds, cluster.gone)
@@ -321,7 +320,7 @@ def searcher_of(space: Space, at_once: int, path: Path) -> Any:
         told = f"{space.searcher} needs a package that is not installed: pip install"
         raise Missing("searcher", f"{told} {PACKAGES[space.searcher]}") from error
     if len(space.seeds) > 1:
-        made = Repeater(made, len(space.seeds))
+        made = Repeater(made, len(space.seeds), set_index=False)
     return Replayed(made, space, path)
 
 
@@ -372,8 +371,8 @@ class Replayed(Searcher):
             self._drawn.append(_plain(point))
             self._note({"point": self._drawn[number]})
         self._trials[trial_id] = str(number)
-        point = dict(self._drawn[number])
-        return point | {"seed": self._space.seeds[point.pop(TRIAL_INDEX, 0)]}
+        seeds = self._space.seeds  # each point is drawn once for each
+        return self._drawn[number] | {"seed": seeds[number % len(seeds)]}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell of a round, unless it was told before."""

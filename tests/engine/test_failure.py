@@ -20,11 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
-from rayfl import Inline, Ray, UserError, evaluation, resumed
+from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
+from rayfl.engine.worker import Worker
 from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
@@ -143,6 +145,55 @@ def test_processes_that_die_in_the_middle_of_their_work(
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == [0, 2, 4]
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
+
+
+class Busy(Ditto):
+    """In round 1 the process that trains first dies; the other is busy until a pipe has something for it.
+
+    Args:
+        folder: with the pipe.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        if client.round == 1:
+            try:
+                Path(self.folder, "died").touch(exist_ok=False)
+            except FileExistsError:
+                with Path(self.folder, "pipe").open("rb", buffering=0) as pipe:
+                    pipe.read(1)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return await super().local_update(client, state, down)
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_processes_that_are_busy_when_another_dies_go_on(
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    alive: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    survive = RayWorkers.survive
+
+    def surviving(self: RayWorkers) -> None:
+        survive(self)
+        os.write(pipe, bytes(1000))
+
+    monkeypatch.setattr(RayWorkers, "survive", surviving)
+    monkeypatch.setattr(ray_workers, "PATIENCE", 0.1)
+    small(tmp_path / "run", method=Busy(str(tmp_path)), engine=Ray(actors=2), rounds=ROUNDS).run()
+    os.close(pipe)
+    before, after = alive
+    assert before[0] == after[0]
+    assert len({*before} & {*after}) == 2
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run") == [0]
 
 
 class Strikes:
@@ -439,7 +490,17 @@ def test_a_run_that_was_told_to_stop_stops_without_ray(tmp_path: Path, undisturb
 # ---- clients that fail
 
 
-GPU_FAULTS = {
+class Unsaid(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+RAISED = {
+    "raise": ValueError("no such luck\nreally"),
+    "unsaid": Unsaid(),
+    "cuDNN": RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     "memory": torch.OutOfMemoryError("CUDA out of memory. GPU 0 has a total capacity of 15 GiB."),
     "context": torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nMore."),
 }
@@ -449,23 +510,38 @@ class Failing(FedAvg):
     """Client 2 fails in round 1.
 
     Args:
-        how: what it does: ``raise``, ``exit`` or ``interrupt``; or what its GPU does.
+        how: what it does: raises one of ``RAISED``, ``exit`` or ``interrupt``; or asks for memory that there
+            is not, of ``torch`` or ``numpy``.
+        signs: a folder with a file for each failure; where it is given, there are no more than ``times``.
+        times: how often it fails.
     """
 
-    def __init__(self, how: str = "raise") -> None:
+    def __init__(self, how: str = "raise", signs: str = "", times: int = 1) -> None:
         self.how = how
+        self.signs = signs
+        self.times = times
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         result = await super().local_update(client, state, down)
         if client.id == 2 and client.round == 1:
-            if self.how == "raise":
-                raise ValueError("no such luck\nreally")
-            if self.how in GPU_FAULTS:
-                raise GPU_FAULTS[self.how]
-            if self.how == "exit":
-                sys.exit("enough")
-            raise KeyboardInterrupt
+            self.fail()
         return result
+
+    def fail(self) -> None:
+        if self.signs:
+            failed = len([*Path(self.signs).iterdir()])
+            if failed == self.times:
+                return
+            Path(self.signs, str(failed)).touch()
+        if self.how in RAISED:
+            raise RAISED[self.how]
+        if self.how == "exit":
+            sys.exit("enough")
+        if self.how == "torch":
+            torch.empty(2**50)
+        if self.how == "numpy":
+            np.empty(2**55)
+        raise KeyboardInterrupt
 
 
 EVERYONE: dict[str, Any] = {"clients": 4, "participation": 1.0, "rounds": 3, "on_bad_update": "drop"}
@@ -491,21 +567,55 @@ def test_a_client_that_raises_is_dropped(
     assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
 
 
+def test_an_error_without_a_text_is_a_clients_too(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=Failing("unsaid"), **EVERYONE).run()
+    assert [line["dropped"] for line in records(tmp_path / "run")] == [[], [2], []]
+
+
+@pytest.mark.parametrize(("times", "place"), [(1, "client 0, 1, 2, 3"), (2, "client 2")])
+@pytest.mark.parametrize("engine", [Inline(), Inline(execution="stacked", stack=4)], ids=["loop", "stacked"])
+def test_what_does_not_come_again_is_no_clients(
+    tmp_path: Path, engine: Inline, times: int, place: str
+) -> None:
+    """When four clients train together, when the one trains alone, and not when that is repeated."""
+    (tmp_path / "signs").mkdir()
+    method = Failing("cuDNN", str(tmp_path / "signs"), times)
+    with refused(Shortage, place) as caught:
+        small(tmp_path / "run", method=method, engine=engine, **EVERYONE).run()
+    assert "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED" in str(caught.value)
+    assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
+
+
+class FailingDitto(Failing, Ditto):
+    """Has states."""
+
+
+def test_a_repeated_update_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(batch_size=10, momentum=0.9, optimiser_state="kept")
+    settings: dict[str, Any] = EVERYONE | {"method": FailingDitto(), "training": training}
+    small(tmp_path / "run", **settings).run()
+    monkeypatch.setattr(Worker, "_raises_again", lambda *arguments: True)
+    small(tmp_path / "not", **settings).run()
+    assert everything(tmp_path / "run") == everything(tmp_path / "not")
+
+
 @pytest.mark.parametrize("policy", ["stop", "drop"])
 @pytest.mark.parametrize(
-    ("execution", "how", "word"),
+    ("execution", "how", "place", "word"),
     [
-        ("loop", "memory", "15 GiB"),
-        ("stacked", "memory", "Lower engine.stack"),
-        ("loop", "context", "an illegal memory access"),
+        ("loop", "memory", "the GPU", "15 GiB"),
+        ("stacked", "memory", "the GPU", "Lower engine.stack"),
+        ("loop", "context", "the GPU", "an illegal memory access"),
+        ("loop", "torch", "the memory", "you tried to allocate"),
+        ("loop", "numpy", "the memory", "Unable to allocate"),
     ],
 )
-def test_faults_of_a_gpu_are_no_clients(
-    tmp_path: Path, execution: Any, how: str, word: str, policy: Any
+def test_faults_of_a_machine_are_no_clients(
+    tmp_path: Path, execution: Any, how: str, place: str, word: str, policy: Any
 ) -> None:
     """They end the run before its round is over, and nobody is left out."""
     settings = EVERYONE | {"on_bad_update": policy}
-    with refused(Shortage, "the GPU") as caught:
+    with refused(Shortage, place) as caught:
         small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **settings).run()
     assert word in str(caught.value)
     assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]

@@ -124,7 +124,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmet
 
 def test_an_actor_per_client_is_refused_for_lack_of_memory():
     """One actor per client is refused where memory does not allow it."""
-    roomy, tight = [node(4, memory=40e9)], [node(4, memory=8e9)]
+    roomy, tight = [node(4, memory=50e9)], [node(4, memory=8e9)]
     assert ask(roomy, clients=100, clients_per_actor=1).actors == 100
     with refused(Shortage, "engine.clients_per_actor"):
         ask(tight, clients=100, clients_per_actor=1)
@@ -136,15 +136,15 @@ def test_more_actors_than_the_memory_holds_are_refused():
     two = [node(2, memory=4e9), node(2, memory=2e9)]
     with refused(Shortage, "engine.actors") as caught:
         ask(two, actors=200)
-    assert "200 actors take about 0.32 GB each, 64.0 GB in all" in str(caught.value)
-    assert "6.0 GB, room for 18 of them" in str(caught.value)
-    assert ask(two, actors=18).actors == 18
+    assert "200 actors take about 0.42 GB each, 84.0 GB in all" in str(caught.value)
+    assert "6.0 GB, room for 14 of them" in str(caught.value)
+    assert ask(two, actors=14).actors == 14
     assert ask([{"CPU": 4.0}], actors=200).actors == 200  # nobody says how much memory there is
 
 
 def test_memory_is_reserved_where_there_is_enough_for_the_server_too():
     for nodes, bundle in (
-        ([node(2, memory=1.0e9)], {"CPU": 1.0, "memory": 320e6}),
+        ([node(2, memory=1.3e9)], {"CPU": 1.0, "memory": 420e6}),
         ([node(2, memory=0.9e9)], {"CPU": 1.0}),  # two actors and no server
         ([node(2, memory=0.5e9), node(0, memory=9e9)], {"CPU": 1.0}),  # not where the CPUs are
         ([{"CPU": 2.0}], {"CPU": 1.0}),
@@ -154,7 +154,7 @@ def test_memory_is_reserved_where_there_is_enough_for_the_server_too():
 
 
 def test_automatic_actors_are_no_more_than_the_memory_holds():
-    assert ask([node(64, memory=3.3e9)]).actors == 10
+    assert ask([node(64, memory=4.3e9)]).actors == 10
     assert ask([node(64, memory=0.1e9)]).actors == 64  # less than any run needs says nothing
 
 

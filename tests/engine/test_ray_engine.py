@@ -22,6 +22,7 @@ import torch
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
+from rayfl.engine.process import reserved_gpus
 from rayfl.evaluation.result import Result
 from rayfl.methods import Ditto
 from rayfl.sampling import Uniform
@@ -102,6 +103,12 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 # ---- shares of CPUs and GPUs
+
+
+def test_a_process_knows_what_is_reserved_for_it() -> None:
+    """The driver's is none of Ray's."""
+    assert reserved_gpus() is None
+    assert ray.get(ray.remote(num_gpus=0.5)(reserved_gpus).remote()) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_shares(engine, trials, at_once, bundles, together):
     found = share(engine, 20, NODES, trials, at_once)
     assert found.bundles == bundles
     assert found.at_once == together
+    assert found.engine["engine.device"] == ("cuda" if "GPU" in bundles[0] else "cpu")
     if isinstance(engine, Ray):
         assert found.engine["engine.actors"] == len(bundles)
 
@@ -61,11 +62,16 @@ def test_what_can_never_be_placed(engine, says):
     assert says in str(caught.value)
 
 
-def test_the_device_of_a_trial_follows_from_what_is_reserved():
-    """Wherever the driver is; and where hosts may come, nothing is refused."""
-    assert share(Ray(gpus_per_actor=0.25), 4, NODES, 8, None).engine["engine.device"] == "cuda"
-    assert share(Ray(), 4, NODES, 8, None).engine["engine.device"] == "cpu"
-    wanted = share(
-        Ray(actors=2, gpus_per_actor=0.5, cpus_per_actor=1), 4, [{"CPU": 1.0}], 8, None, comes=True
-    )
-    assert wanted.bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
+@pytest.mark.parametrize(
+    ("engine", "at_once", "bundles"),
+    [
+        (Ray(actors=2, gpus_per_actor=0.5, cpus_per_actor=1), None, [{"CPU": 1.0, "GPU": 0.5}] * 2),
+        (Ray(gpus_per_actor=0.5), None, [{"CPU": 1.0, "GPU": 0.5}]),
+        (Ray(), 4, [{"CPU": 1.0}]),
+        (Inline(device="cuda", threads=2), None, [{"CPU": 2.0, "GPU": 1.0}]),
+    ],
+)
+def test_nothing_is_refused_where_hosts_may_come(engine, at_once, bundles):
+    """None is there but a head that trains nobody; trials ask for as many hosts as they need."""
+    found = share(engine, 20, [{"CPU": 0.0, "memory": 16e9}], 8, at_once, comes=True)
+    assert (found.bundles, found.at_once) == (bundles, at_once)

@@ -29,6 +29,7 @@ base:
   checkpoint_every: 1
   loggers: []
   engine: Inline
+  engine.device: cpu
 search:
   method.mu: {grid_search: [0.0, 1.0]}
 """

@@ -118,6 +118,17 @@ def test_too_few_processors(tmp_path: Path, capsys, ray_runtime) -> None:
     assert "room for 4 of 50 actors" in said
 
 
+def test_trials_in_one_process_wait_for_hosts_that_may_come(
+    tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what none of those that have come has room for ends the sweep."""
+    monkeypatch.setattr(sweep, "LOOK", 0.0)
+    monkeypatch.setattr(sweep, "patience", lambda asked: 0.1 if asked == "auto" else 0.0)
+    given = [write(tmp_path, more="{engine.threads: 50}"), "--output", str(tmp_path / "out")]
+    assert main([*given, "--address", ray_runtime]) == 2
+    assert "no trial can be placed on the hosts that are there" in capsys.readouterr().err
+
+
 def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
     tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
