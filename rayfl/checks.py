@@ -17,8 +17,8 @@ from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
-from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
+from rayfl.own_code import is_own
 from rayfl.shown import closest, counted
 from rayfl.training import Net, Training
 from rayfl.training.sums import Reduction
@@ -96,7 +96,7 @@ def check_class(method: type[Method]) -> None:
 
 def _check_hooks(method: type[Method]) -> None:
     """Refuse functions in the place of properties: as values, they all count as true."""
-    for cls in (each for each in method.__mro__ if not of_rayfl(each)):
+    for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
             if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
                 raise BadCode(f"{cls.__name__}.{name}", "must be a property: write @property above it")
@@ -106,7 +106,7 @@ def check_names(method: type) -> None:
     """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
     options = set(arguments_of(method))
     for cls in method.__mro__:
-        if of_rayfl(cls):
+        if not is_own(cls):
             return
         known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
         in_order = {tuple(sorted(name.split("_"))): name for name in known}

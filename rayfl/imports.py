@@ -25,11 +25,6 @@ _EVERYWHERE = ("rayfl", "pip", "setuptools")
 """Distributions whose modules, with those of all that they need, are libraries."""
 
 
-def of_rayfl(cls: type) -> bool:
-    """Say whether a class comes with rayfl, and not with the user's own code or another package."""
-    return cls.__module__.startswith("rayfl.")
-
-
 @contextmanager
 def from_here() -> Iterator[None]:
     """Let modules of the current folder be imported in the body, and by the processes that it starts.

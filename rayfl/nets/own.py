@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import BadCode, UserError
-from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
+from rayfl.own_code import is_own
 
 
 def build(
@@ -37,7 +37,7 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    if of_rayfl(type(net)) and not isinstance(net, Module):
+    if not is_own(type(net)) and not isinstance(net, Module):
         known: Any = net.build(shape, classes)
         return known
     built, like = _built(net, shape, classes), with_numbers(like)
