@@ -148,10 +148,9 @@ def run(
     there = code_of(point.settings for point in points)
     with held(output):
         check_code(output.glob("trials/*/seed-*/"), there, remove=code is not None)
-        for chosen in (
-            (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}")) if code else ()
-        ):
-            chosen.unlink()
+        chosen = (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}"))
+        for path in chosen if code else ():
+            path.unlink()
         rounds = max(point.rounds for point in points)
         swept = _run(space, output.absolute(), rounds, federation, address or own, console)
         check_code(output.glob("trials/*/seed-*/"), there)  # which may have been edited in the meantime
