@@ -2,10 +2,11 @@
 
 import linecache
 import logging
-import pathlib
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -17,24 +18,22 @@ from tests.support.own_modules import OwnModules
 MINE = "from pack import helper\nfrom pack.late import ONE\n\nclass Mine:\n    rate = 1\n"
 
 
-def test_own_is_what_is_neither_rayfl_nor_python_nor_a_library(own_modules: OwnModules) -> None:
+def test_own_is_what_is_neither_rayfl_nor_python_nor_a_library(
+    own_modules: OwnModules, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what is installed only a package that needs rayfl is."""
-    for name in ("mylab", "other"):
-        path = f"site-packages/{name}"
-        (own_modules.folder / "site-packages" / f"{name}-1.dist-info").mkdir(parents=True)
-        own_modules.write(f"{path}/__init__", "")
-    needs = "Metadata-Version: 2.1\nName: mylab\nVersion: 1\nRequires-Dist: rayfl>=0.1\n"
     installed = own_modules.folder / "site-packages"
-    (installed / "mylab-1.dist-info" / "METADATA").write_text(needs)
-    sys.path.append(str(installed))
-    try:
-        assert is_own(str(installed / "mylab" / "__init__.py"))
-        assert not is_own(str(installed / "other" / "__init__.py"))
-    finally:
-        sys.path.remove(str(installed))
-    assert is_own(OwnModules) and is_own(sys.modules[__name__]) and is_own(__file__)
-    for thing in (FedAvg, torch.nn.Module, torch._C.Generator, pathlib.Path, int, is_own, torch):
-        assert not is_own(thing)  # type: ignore[arg-type]
+    for name, needed in (("mylab", "rayfl>=0.1"), ("other", "torch")):
+        own_modules.write(f"site-packages.{name}", "")
+        (installed / f"{name}-1.dist-info").mkdir()
+        about = f"Metadata-Version: 2.1\nName: {name}\nRequires-Dist: {needed}\n"
+        (installed / f"{name}-1.dist-info" / "METADATA").write_text(about)
+    monkeypatch.syspath_prepend(installed)
+    for thing in (OwnModules, sys.modules[__name__], __file__, str(installed / "mylab.py")):
+        assert is_own(thing)
+    library: tuple[Any, ...] = (torch.nn.Module, torch._C.Generator, Path, int, str(installed / "other.py"))
+    for thing in (FedAvg, is_own, *library):
+        assert not is_own(thing)
 
 
 def test_a_digest_is_of_what_a_module_does_and_of_all_it_imports(own_modules: OwnModules) -> None:
@@ -66,23 +65,24 @@ def test_a_digest_is_of_what_was_imported(own_modules: OwnModules) -> None:
 
 
 def test_of_a_main_file_counts_what_a_class_names(own_modules: OwnModules) -> None:
-    text = "import {}\nclass A:\n    x = {}\n    def f(self): return g(mine.A)\ndef g(a): return {}\nclass B(A): x = 1\n"
-    show = "class C: {}\nfrom rayfl.own_code import digests\nprint(digests(['__main__.B']))\n"
+    text = (
+        "import mine\nclass A:\n    def f(self): return g(mine.A)\ndef g(a): return {}\nclass B(A): x = 1\n"
+    )
+    show = (
+        "class C: {}\nimport rayfl.own_code as o\nfor each in o.digests(['__main__.B']).items(): print(*each)"
+    )
     own_modules.write("mine", "A = 1")
 
     def found(*code: object) -> dict[str, str]:
-        own_modules.write("main", (text + show).format("mine", *code))
+        own_modules.write("main", (text + show).format(*code))
         command = [sys.executable, str(own_modules.folder / "main.py")]
-        shown: dict[str, str] = eval(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        )
-        return shown
+        shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return dict(line.split() for line in shown.splitlines())
 
-    first = found(1, 2, "x = 3")
+    first = found(2, "x = 3")
     assert [*sorted(first)] == ["__main__.A", "__main__.B", "__main__.g", "mine"]
-    assert found(1, 2, "x = 4") == first
-    second = found(1, 3, "x = 3")
-    assert {name for name in first if first[name] != second[name]} == {"__main__.g"}
+    assert found(2, "x = 4") == first
+    assert {name for name, digest in found(3, "x = 3").items() if digest != first[name]} == {"__main__.g"}
 
 
 def test_of_a_notebook_counts_the_cell_that_ran_last(
