@@ -218,8 +218,9 @@ class Federation(Displayed):
                 self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
                 settings = self.deciding(data) | {"code": self.own_code()}
-                resumes = (path, self.rounds, settings, self.any_code)
-                manifest = to_resume(*resumes) if self.resumes else None
+                manifest = None
+                if self.resumes:
+                    manifest = to_resume(path, self.rounds, settings, self.any_code)
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = started.share(data)
             workers = started.workers(plan, data, groups)
@@ -230,9 +231,7 @@ class Federation(Displayed):
                     with writing(path):
                         path.mkdir(parents=True, exist_ok=True)
                     while_held.enter_context(held(path))
-                folder = self._open(path, manifest.round if manifest else 0, data)
-                callbacks = digests(f"{type(c).__module__}.{type(c).__qualname__}" for c in self.callbacks)
-                folder.write_code(code=settings["code"], callbacks=callbacks)
+                folder = self._open(path, manifest.round if manifest else 0, data, settings["code"])
                 with writing(path / LOG, "remove it, and resume the run"):
                     run_log.open(path / LOG)
                 with Rounds(self, session, folder, settings, asked, started.watchers()) as run:
@@ -389,7 +388,7 @@ class Federation(Displayed):
                 path.rmdir()
                 path.parent.rmdir()
 
-    def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
+    def _open(self, path: Path, start: int, data: FederatedData, code: Mapping[str, str]) -> RunFolder:
         config = dump(self)
         if not self.resumes:
             folder = RunFolder.create(path, config)
@@ -397,6 +396,8 @@ class Federation(Displayed):
             folder = RunFolder.resume(path, start, config)
             if self.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(self._evaluates)
+        callbacks = (f"{type(each).__module__}.{type(each).__qualname__}" for each in self.callbacks)
+        folder.write_code(code=code, callbacks=digests(callbacks))
         folder.write_partition(data.describe())
         return folder
 

@@ -60,17 +60,15 @@ def to_resume(path: Path, rounds: int, settings: dict[str, Any], any_code: bool 
         UserError: data, settings or code are not those of the run in the folder, or it has more rounds.
     """
     manifest = newest(path, settings)
-    if manifest:
-        recorded = manifest.settings.get("code", {})
-        before = {name: recorded[name] for name in recorded if UNTIL in name}
-        if other := changed({name: recorded[name] for name in recorded.keys() - before}, settings["code"]):
-            told = f"was run with other code of your own: {', '.join(sorted(other))}"
-            if not any_code:
-                remedy = "Restore it, allow it by --code changed, or start anew with another --output"
-                raise Conflict(path, f"{told}. {remedy}")
-            warn(f"{path} {told}; the run goes on with what is there now")
-        before |= {f"{name}{UNTIL}{manifest.round}": recorded[name] for name in other}
-        settings["code"] = {**settings["code"], **before}
+    recorded = manifest.settings.get("code", {}) if manifest else {}
+    other = changed({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
+    if other and not any_code:
+        told = f"was run with other code of your own: {', '.join(other)}. Restore it, allow it by"
+        raise Conflict(path, f"{told} --code changed, or start anew with another --output")
+    if manifest and other:
+        warn(f"{path} goes on with other code of your own than it had: {', '.join(other)}")
+        recorded = {f"{n}{UNTIL}{manifest.round}" if n in other else n: recorded[n] for n in recorded}
+    settings["code"] = {**recorded, **settings["code"]}
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"
