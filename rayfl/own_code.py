@@ -44,8 +44,8 @@ def is_own(thing: type | FunctionType | ModuleType | str) -> bool:
         return _is_own_file(thing)
     name = thing.__name__ if ismodule(thing) else thing.__module__
     package = name.partition(".")[0]
-    file = _file_of(name) or _file_of(package)
-    if file is None:  # built in, or typed into a notebook, or arrived from another process
+    file = None if name == _MAIN else _file_of(name) or _file_of(package)
+    if file is None:  # built in; or typed into a notebook, or from the main file of another process
         return package not in sys.stdlib_module_names
     return _is_own_file(file)
 
@@ -160,36 +160,42 @@ def _tree_of(unit: str) -> ast.AST | None:
 
 @cache
 def _facts_of(tree: ast.AST, package: str) -> tuple[str, list[str]]:
-    """Return the digest of a unit, and what it imports anywhere."""
+    """Return the digest of a unit, and what it imports anywhere.
+
+    Fields without a value do not count: versions of Python have different ones.
+    """
     imported: list[str] = []
+    digest = hashlib.sha256()
     for node in ast.walk(tree):
+        fields = {name: _outline(value) for name, value in ast.iter_fields(node)}
+        given = {name: value for name, value in fields.items() if value is not None and value != []}
+        digest.update(f"{type(node).__name__} {given}\n".encode())
         if isinstance(node, ast.Import):
             imported += [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom):
             with suppress(ImportError):  # of a file that has never been imported, and could not be
                 above = resolve_name("." * node.level + (node.module or ""), package)
                 imported += [f"{above}.{each.name}" for each in node.names]
-    return hashlib.sha256(repr(_form(tree)).encode()).hexdigest()[:16], imported
+    return digest.hexdigest()[:16], imported
 
 
 def _named_in(tree: ast.AST) -> Iterator[str]:
     """Yield the import paths of what a definition of a main file names there."""
     for node in ast.walk(tree):
         thing = getattr(sys.modules[_MAIN], node.id, None) if isinstance(node, ast.Name) else None
-        if isinstance(thing, type | FunctionType):
-            yield f"{thing.__module__}.{thing.__qualname__}"
-        elif ismodule(thing):
+        if ismodule(thing):
             yield thing.__name__
+        elif hasattr(thing, "__qualname__"):
+            yield f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _definition(name: str) -> ast.AST | None:
     """Return the class or function that a main file or a notebook defines by a name."""
     thing = getattr(sys.modules[_MAIN], name, None)
-    codes = [getattr(each, "__code__", None) for each in (thing, *getattr(thing, "__dict__", {}).values())]
-    cells = [
-        code.co_filename for code in codes if code
-    ]  # of a class its methods', which a rerun leaves alone
-    cells += [file for file in reversed(linecache.cache) if not os.path.isfile(file)]  # the newest first
+    members = (thing, *getattr(thing, "__dict__", {}).values())
+    # First the cells of its own members, for a cell that is run again may not be the newest; then the newest.
+    cells = [code.co_filename for each in members if (code := getattr(each, "__code__", None))]
+    cells += [file for file in reversed(linecache.cache) if not os.path.isfile(file)]
     for tree in (_kept[_MAIN][1], *(_parsed("".join(linecache.getlines(cell))) for cell in cells)):
         for node in ast.walk(tree) if tree else ():
             if isinstance(node, _DEFINITIONS) and node.name == name:
@@ -204,21 +210,21 @@ def _parsed_file(file: str | None) -> ast.Module | None:
 
 
 def _parsed(source: str | bytes) -> ast.Module | None:
+    """Return the syntax of a source without its docstrings; None where it is no Python."""
     with suppress(SyntaxError, ValueError):
-        return ast.parse(source)
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, *_DEFINITIONS)) and ast.get_docstring(node) is not None:
+                del node.body[0]
+        return tree
     return None
 
 
-def _form(node: Any) -> Any:
-    """Return a tree of syntax without positions, docstrings and what versions of Python write differently."""
-    if isinstance(node, list):
-        return [*map(_form, node)]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = dict(ast.iter_fields(node))
-    if isinstance(node, (ast.Module, *_DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
-        fields["body"] = node.body[1:]
-    return type(node).__name__, [(k, _form(v)) for k, v in fields.items() if v is not None and v != []]
+def _outline(value: Any) -> Any:
+    """Return what a field of a node holds, with a mark in the place of nodes."""
+    if isinstance(value, list):
+        return [*map(_outline, value)]
+    return ast.AST if isinstance(value, ast.AST) else value
 
 
 @cache

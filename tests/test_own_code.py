@@ -29,7 +29,9 @@ def test_own_is_what_is_neither_rayfl_nor_python_nor_a_library(
         about = f"Metadata-Version: 2.1\nName: {name}\nRequires-Dist: {needed}\n"
         (installed / f"{name}-1.dist-info" / "METADATA").write_text(about)
     monkeypatch.syspath_prepend(installed)
-    for thing in (OwnModules, sys.modules[__name__], __file__, str(installed / "mylab.py")):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", torch.__file__, raising=False)  # as in an actor
+    of_main = type("OfMain", (), {"__module__": "__main__"})
+    for thing in (OwnModules, sys.modules[__name__], __file__, str(installed / "mylab.py"), of_main):
         assert is_own(thing)
     library: tuple[Any, ...] = (torch.nn.Module, torch._C.Generator, Path, int, str(installed / "other.py"))
     for thing in (FedAvg, is_own, *library):

@@ -262,6 +262,7 @@ def _read_manifest(path: Path) -> Manifest:
             remedy = "go on with the version that wrote it, or start the run anew with another --output"
             raise Conflict(path, f"{told}: {remedy}")
         manifest: Manifest = fit(Manifest, body)
+        fit(dict[str, str], manifest.settings.get("code", {}))
         if manifest.round != _round_of(path):
             raise ValueError("its round is not that of its name")
         return manifest

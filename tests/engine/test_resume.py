@@ -562,8 +562,9 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
     tmp_path: Path, own_modules: OwnModules
 ) -> None:
     """Its records then say what it had, and until when; callbacks may change."""
-    run = tmp_path / "run"
-    first = small(run, method=own_modules.load("mine", SCALED).Mine(), rounds=2)
+    run, few = tmp_path / "run", Synthetic(train=40, test=20, shape=(3, 20, 20))
+    mine = own_modules.load("mine", SCALED).Mine()
+    first = small(run, method=mine, data=few, clients=2, rounds=2)
     first.callbacks.append(own_modules.load("watch", WATCHES).Watch())
     first.run()
     before = json.loads((run / "environment.json").read_text())
