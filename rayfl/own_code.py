@@ -182,7 +182,7 @@ def _facts_of(tree: ast.AST, package: str) -> tuple[str, list[str]]:
 def _named_in(tree: ast.AST) -> Iterator[str]:
     """Yield the import paths of what a definition of a main file names there."""
     for node in ast.walk(tree):
-        thing = getattr(sys.modules[_MAIN], node.id, None) if isinstance(node, ast.Name) else None
+        thing: Any = getattr(sys.modules[_MAIN], node.id, None) if isinstance(node, ast.Name) else None
         if ismodule(thing):
             yield thing.__name__
         elif hasattr(thing, "__qualname__"):
