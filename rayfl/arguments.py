@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
 from rayfl.errors import BadCode, BadValue
-from rayfl.imports import of_rayfl
+from rayfl.own_code import is_own
 
 _CHECKED = ConfigDict(
     arbitrary_types_allowed=True,  # nets, arrays, functions
@@ -217,7 +217,7 @@ def described(thing: object) -> str:
     A class of the user's own stands there with its import path.
     """
     cls = type(thing)
-    name = cls.__name__ if of_rayfl(cls) else f"{cls.__module__}.{cls.__qualname__}"
+    name = f"{cls.__module__}.{cls.__qualname__}" if is_own(cls) else cls.__name__
     own_arguments = ", ".join(f"{key}={value}" for key, value in changed(thing).items())
     return f"{name}({own_arguments})" if own_arguments else name
 

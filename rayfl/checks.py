@@ -17,9 +17,9 @@ from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
-from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
-from rayfl.nets.own import is_own
+from rayfl.nets.own import is_own_net
+from rayfl.own_code import is_own
 from rayfl.shown import closest, counted
 from rayfl.training import Net, Training
 from rayfl.training.sums import Reduction
@@ -46,7 +46,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     nets = set_up(method, plan, data)
     further = {method.nets[option]: net for option, net in method.architectures.items() if net}
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
-        if is_own(net):
+        if is_own_net(net):
             try_steps(built, str(net), plan, data)
     if not all(isinstance(each, Reduction) for each in method.uploads.values()):
         raise BadCode(
@@ -101,7 +101,7 @@ def check_class(method: type[Method]) -> None:
 
 def _check_hooks(method: type[Method]) -> None:
     """Refuse functions in the place of properties: as values, they all count as true."""
-    for cls in (each for each in method.__mro__ if not of_rayfl(each)):
+    for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
             if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
                 raise BadCode(f"{cls.__name__}.{name}", "must be a property: write @property above it")
@@ -111,7 +111,7 @@ def check_names(method: type) -> None:
     """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
     options = set(arguments_of(method))
     for cls in method.__mro__:
-        if of_rayfl(cls):
+        if not is_own(cls):
             return
         known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
         in_order = {tuple(sorted(name.split("_"))): name for name in known}

@@ -5,21 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sysconfig
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 from rayfl.log import warnings_shown
+from rayfl.own_code import RAYFL, is_own
 from rayfl.shown import complain, one_line
 from rayfl.streams import lasting_output
 
 LONGEST = 1500
 """Characters of a line of error; the longest ones list all nets."""
-
-_RAYFL = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PYTHON = sysconfig.get_path("stdlib") + os.sep
 
 
 class UserError(Exception):
@@ -194,7 +190,7 @@ def refuse(error: UserError, cause: BaseException | None = None) -> int:
     complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
         told = traceback.TracebackException.from_exception(cause)
-        own = [frame for frame in told.stack if _is_own(frame.filename)]
+        own = [frame for frame in told.stack if is_own(frame.filename)]
         told.stack = traceback.StackSummary.from_list(own or told.stack)
         complain("".join(told.format()).rstrip())
     return 2
@@ -225,20 +221,14 @@ def _own(found: BaseException | None, called: bool = False) -> tuple[BaseExcepti
         place = file = ""
         for frame, line in traceback.walk_tb(found.__traceback__):
             code = frame.f_code
-            if code.co_filename.startswith(_RAYFL):
+            if code.co_filename.startswith(RAYFL):
                 called = called or code.co_filename != __file__
-            elif called and _is_own(code.co_filename):
+            elif called and is_own(code.co_filename):
                 place, file = code.co_qualname, f"({code.co_filename}:{line}) "
-        if isinstance(found, SyntaxError) and found.filename and _is_own(found.filename):
+        if isinstance(found, SyntaxError) and found.filename and is_own(found.filename):
             place, file = f"{found.filename}:{found.lineno}", ""
         if place:
             return found, place, file
         called = True  # whoever has caught it and raised another was called by rayfl
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     return None, "", ""
-
-
-def _is_own(file: str) -> bool:
-    if file.startswith((_RAYFL, _PYTHON)) or {"site-packages", "dist-packages"} & {*Path(file).parts}:
-        return False
-    return os.path.isfile(file)  # frames of compiled code name files that are elsewhere

@@ -1,6 +1,8 @@
 """A federation: a method, data split over clients, a number of rounds; and the loop that runs it."""
 
+import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,7 @@ from rayfl.files import held, writing
 from rayfl.log import Level, RunLog, log, warnings_shown
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
+from rayfl.own_code import digests
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -163,7 +166,7 @@ class Federation(Displayed):
             raise BadValue("protocol", f"{told}, with options as you like, because reports know no others")
         self.clients = None if self.clients is None else int(self.clients)  # which may be NumPy's
         self.rounds, self.seed = int(self.rounds), int(self.seed)
-        self.resumes = False
+        self.resumes = self.any_code = False
         self.in_group = False  # whether it is a trial, whose actors go into the trial's placement group
         self.callbacks: list[Callback] = []
 
@@ -221,8 +224,10 @@ class Federation(Displayed):
                 first = cohort(0)
                 self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
-                settings = self.deciding(data)
-                manifest = to_resume(path, self.rounds, settings, cohort) if self.resumes else None
+                settings = self.deciding(data) | {"code": self.own_code()}
+                manifest = None
+                if self.resumes:
+                    manifest = to_resume(path, self.rounds, settings, cohort, self.any_code)
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = started.share(data)
             workers = started.workers(plan, data, groups)
@@ -233,7 +238,7 @@ class Federation(Displayed):
                     with writing(path):
                         path.mkdir(parents=True, exist_ok=True)
                     while_held.enter_context(held(path))
-                folder = self._open(path, manifest.round if manifest else 0, data)
+                folder = self._open(path, manifest.round if manifest else 0, data, settings["code"])
                 with writing(path / LOG, "remove it, and resume the run"):
                     run_log.open(path / LOG)
                 with Rounds(self, session, folder, settings, asked, started.watchers()) as run:
@@ -250,10 +255,15 @@ class Federation(Displayed):
                 raise KeyboardInterrupt
             return result
 
-    def resume(self, folder: str | Path) -> Self:
-        """Return this federation as one that goes on with the run in a folder, whose settings it has."""
+    def resume(self, folder: str | Path, any_code: bool = False) -> Self:
+        """Return this federation as one that goes on with the run in a folder, whose settings it has.
+
+        Args:
+            folder: the run folder.
+            any_code: whether code of your own may be other than what the run has had so far.
+        """
         going_on = copy(self)
-        going_on.output, going_on.resumes = str(folder), True
+        going_on.output, going_on.resumes, going_on.any_code = str(folder), True, any_code
         if self.clients is None and Path(folder, CONFIG).is_file():
             going_on.clients = read_config(Path(folder)).get("clients")
         return going_on
@@ -307,6 +317,10 @@ class Federation(Displayed):
         if (trace := self.sampling.digest()) is not None:
             settings["trace"] = trace
         return settings | ({"division": data.digest()} if data else {})
+
+    def own_code(self) -> dict[str, str]:
+        """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
+        return digests(re.findall(r"\w+(?:\.\w+)+", json.dumps(self.deciding(), ensure_ascii=False)))
 
     # ---- before the run
 
@@ -396,7 +410,7 @@ class Federation(Displayed):
                 path.rmdir()
                 path.parent.rmdir()
 
-    def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
+    def _open(self, path: Path, start: int, data: FederatedData, code: Mapping[str, str]) -> RunFolder:
         config = dump(self)
         if not self.resumes:
             folder = RunFolder.create(path, config)
@@ -404,6 +418,8 @@ class Federation(Displayed):
             folder = RunFolder.resume(path, start, config)
             if self.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(self._evaluates)
+        callbacks = (f"{type(each).__module__}.{type(each).__qualname__}" for each in self.callbacks)
+        folder.write_code(code=code, callbacks=digests(callbacks))
         folder.write_partition(data.describe())
         return folder
 

@@ -18,16 +18,12 @@ from packaging.utils import canonicalize_name
 
 import rayfl
 from rayfl.errors import BadValue
+from rayfl.own_code import keep_sources
 
 NETS = "torchvision.models"
 """What a configuration may name of the libraries that rayfl needs."""
 _EVERYWHERE = ("rayfl", "pip", "setuptools")
 """Distributions whose modules, with those of all that they need, are libraries."""
-
-
-def of_rayfl(cls: type) -> bool:
-    """Say whether a class comes with rayfl, and not with the user's own code or another package."""
-    return cls.__module__.startswith("rayfl.")
 
 
 @contextmanager
@@ -111,6 +107,7 @@ def named(path: str) -> Any:
     home = _home(found)
     if callable(found) if home is None else not _may_be_named(home):
         raise BadValue(refusal(path))
+    keep_sources()
     return found
 
 

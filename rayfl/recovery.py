@@ -11,10 +11,14 @@ from rayfl.engine.session import Session
 from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
+from rayfl.own_code import changed
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import flat
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
+
+UNTIL = " to round "
+"""Stands in records between a module that was replaced during a run, and its last round before."""
 
 if TYPE_CHECKING:
     from rayfl.federation import Rounds
@@ -46,19 +50,33 @@ Cohort = Callable[[int], list[int]]
 """Round -> the clients that its sampling chooses."""
 
 
-def to_resume(path: Path, rounds: int, settings: Mapping[str, Any], cohort: Cohort) -> Manifest | None:
+def to_resume(
+    path: Path, rounds: int, settings: dict[str, Any], cohort: Cohort, any_code: bool = False
+) -> Manifest | None:
     """Return the checkpoint with which a run goes on; None where it has to start again.
 
     Args:
         path: the run folder.
         rounds: how many the run is to have.
-        settings: its own that decide the numbers, with the digest of its data.
+        settings: its own that decide the numbers, with the digests of its data and of the user's own code.
+            What was replaced of the code is then there, too, under ``module to round N``.
         cohort: its own.
+        any_code: whether the code may be another one than before.
 
     Raises:
-        UserError: data, settings or cohorts are not those of the run in the folder, or it has more rounds.
+        UserError: data, settings, code or cohorts are not those of the run in the folder, or it has more
+            rounds.
     """
-    manifest = newest(path, settings, cohort)
+    manifest = newest(path, settings, None if any_code else cohort)
+    recorded = manifest.settings.get("code", {}) if manifest else {}
+    other = changed({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
+    if other and not any_code:
+        told = f"was run with other code of your own: {', '.join(other)}. Restore it, allow it by"
+        raise Conflict(path, f"{told} --code changed, or start anew with another --output")
+    if manifest and other:
+        warn(f"{path} goes on with other code of your own than it had: {', '.join(other)}")
+        recorded = {f"{n}{UNTIL}{manifest.round}" if n in other else n: recorded[n] for n in recorded}
+    settings["code"] = {**recorded, **settings["code"]}
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"
@@ -70,7 +88,7 @@ def to_resume(path: Path, rounds: int, settings: Mapping[str, Any], cohort: Coho
     return manifest
 
 
-def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort) -> Manifest | None:
+def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Manifest | None:
     """Return the newest checkpoint that is intact and complete, None where none has been written.
 
     Raises:
@@ -89,9 +107,10 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort) -> Manifest 
     manifest, damage = checkpoints.newest(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
-    if manifest and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
+    if manifest and cohort and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
         told = f"chooses other clients for round {manifest.round - 1} than {path} has"
-        remedy = "let it go by its options and what it is given alone, and not by what a callback tells it"
+        remedy = "let it go by its options and what it is given, not by what a callback tells it, or allow "
+        remedy += "other code by --code changed"
         raise BadCode("sampling", f"{told}: {remedy}")
     return manifest
 

@@ -25,6 +25,7 @@ LAYERS = [
             "imports",
             "log",
             "memory",
+            "own_code",
             "randomness",
             "settings",
             "shipped",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rayfl.config.command import Parser
+from rayfl.config.command import ANY_CODE, Parser
 from rayfl.config.reader import Flat, Word, flattened, layered, read
 from rayfl.config.table_file import Table, check_kind, is_table, rooted
 from rayfl.data import Data
@@ -53,6 +53,11 @@ def parser() -> Parser:
         f"{', '.join(RESUMABLE)} may be given.",
     )
     made.add(
+        "--code",
+        kind=ANY_CODE,
+        help="changed: go on with --resume, though code of your own is not what the run has had so far.",
+    )
+    made.add(
         "--print_config",
         nargs="?",
         const="all",
@@ -83,7 +88,7 @@ def federation_from(arguments: Sequence[str]) -> Federation:
                 f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
                 f"{', '.join('--' + name for name in odd)}",
             )
-        federation = _resumed(asked.resume, given)
+        federation = _resumed(asked.resume, given, asked.code)
     else:
         try:
             federation = federation_of(layered(*files.values(), given))
@@ -97,6 +102,11 @@ def federation_from(arguments: Sequence[str]) -> Federation:
 def federation_of(settings: Mapping[str, Any]) -> Federation:
     """Build the federation that a mapping of settings stands for."""
     return read(Federation, rooted(dict(settings)))
+
+
+def code_of(several: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return digests of the user's own code that decides the numbers of federations, of their settings."""
+    return {name: digest for each in several for name, digest in federation_of(each).own_code().items()}
 
 
 def _file(path: Path, asked: Any, given: Flat) -> Flat:
@@ -163,13 +173,15 @@ def resumed(folder: str | Path, arguments: Sequence[str] = (), data: Data | None
 
     Args:
         folder: the run folder.
-        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
+        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones; and
+            ``--code changed``.
         data: the same data again, where the run's configuration cannot hold them: ``rayfl.data.Arrays``.
     """
-    return _resumed(folder, flattened(parser().read(arguments).settings), data)
+    asked = parser().read(arguments)
+    return _resumed(folder, flattened(asked.settings), asked.code, data)
 
 
-def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Federation:
+def _resumed(folder: str | Path, given: Flat, code: str | None, data: Data | None = None) -> Federation:
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)
     config = read_config(path.parent)
@@ -184,7 +196,7 @@ def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Feder
             federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
     if data is not None:
         federation = _with_data(federation, data, path)
-    return federation.resume(folder)
+    return federation.resume(folder, any_code=code is not None)
 
 
 def _with_data(federation: Federation, data: Data, path: Path) -> Federation:

@@ -14,7 +14,7 @@ from rayfl.data.partitions.dealing import check_disjoint
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
-from rayfl.imports import of_rayfl
+from rayfl.own_code import is_own
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
 from rayfl.splits import SPLITS
@@ -98,7 +98,7 @@ class Data(Settings, ABC, place="data"):
         """
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
-        own = not of_rayfl(type(self))  # rayfl's readers have looked already
+        own = is_own(type(self))  # rayfl's readers have looked already
         floats = loaded.inputs.dtype.kind == "f"
         if own and floats and (first := not_finite(loaded.inputs)) is not None:
             raise BadData(
@@ -120,7 +120,7 @@ class Data(Settings, ABC, place="data"):
         contents = self.contents(loaded)
         self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
-        if not of_rayfl(type(self._partition)):
+        if is_own(type(self._partition)):
             try:
                 if len(clients_data) != clients:
                     raise ValueError(f"there are {len(clients_data)} clients, not {clients}")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import BadCode
-from rayfl.imports import of_rayfl
 from rayfl.methods import Method
+from rayfl.own_code import is_own
 from rayfl.training.params import Params
 
 MEMORY = (
@@ -154,8 +154,8 @@ def _attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
 
 @functools.cache
 def _own(cls: type) -> list[type]:
-    """Return the class and those below it whose attributes may change: neither rayfl's nor Python's."""
-    return [c for c in cls.__mro__ if not of_rayfl(c) and c.__module__ not in ("builtins", "abc", "typing")]
+    """Return the class and those below it whose attributes may change: the user's own."""
+    return [each for each in cls.__mro__ if is_own(each)]
 
 
 def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ from rayfl.errors import BadCode, Shortage, UserError, text_of
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
-from rayfl.imports import of_rayfl
+from rayfl.own_code import is_own
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.splits import SPLITS
@@ -214,7 +214,7 @@ class Worker:
         result.seconds = dict.fromkeys(groups, 0.0)
         now = _Now(round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
-        if not of_rayfl(type(optimiser)):
+        if is_own(type(optimiser)):
             guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER))
         order = self._together(groups)
         self.states.expect(i for together in order for i in together)

@@ -15,18 +15,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from rayfl.config.table_file import Settings
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, UserError
 from rayfl.evaluation.result import read_config
 from rayfl.files import held, lock, parse_json, read_file, write_file
 from rayfl.memory import available_memory
+from rayfl.own_code import changed
 from rayfl.record.description import RESUMABLE
-from rayfl.record.folder import read_summary
+from rayfl.record.folder import read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.shown import counted
 from rayfl.signals import answered
@@ -105,6 +106,24 @@ class Job:
         file = self.folder.with_name(f"{self.folder.name}.yaml")
         write_file(file, yaml_text(settings))
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
+
+
+def check_code(folders: Iterable[Path], there: Mapping[str, str], remove: bool = False) -> None:
+    """Refuse runs that other code of the user's own has made, or remove them.
+
+    Args:
+        folders: of the runs; where nothing has begun yet there is none.
+        there: digests of the code that there is, of all of them.
+        remove: whether runs of other code are removed, so that they begin anew.
+    """
+    for folder in folders:
+        if other := changed(read_environment(folder).get("code", {}), there):
+            if not remove:
+                told = f"was run with other code of your own: {', '.join(other)}"
+                remedy = "Restore it, let what it has made begin anew by --code changed"
+                raise Conflict(folder, f"{told}. {remedy}, or choose another --output")
+            with held(folder):
+                shutil.rmtree(folder)
 
 
 @dataclass

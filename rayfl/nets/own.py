@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import BadCode, UserError, out_of_memory
-from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
+from rayfl.own_code import is_own
 
 _THREAD = threading.local()
 """Has the net that this thread makes, if it makes one."""
@@ -43,7 +43,7 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    if not is_own(net):
+    if not is_own_net(net):
         known: Any = net.build(shape, classes)
         return known
     try:
@@ -67,9 +67,9 @@ def build(
         ) from error
 
 
-def is_own(net: Architecture | str) -> bool:
+def is_own_net(net: Architecture | str) -> bool:
     """Say whether a net is the user's own or of another package, and none of rayfl's."""
-    return isinstance(net, str | Module) or not of_rayfl(type(net))
+    return isinstance(net, str | Module) or is_own(type(net))
 
 
 def _built(net: Architecture, shape: Shape, classes: int) -> Any:

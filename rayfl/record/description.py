@@ -13,7 +13,7 @@ import numpy as np
 
 from rayfl.arguments import arguments_of, checked, shown
 from rayfl.errors import BadCode, BadValue
-from rayfl.imports import of_rayfl
+from rayfl.own_code import is_own
 from rayfl.settings import Settings
 from rayfl.yaml_file import yaml_text
 
@@ -148,7 +148,7 @@ def _plain(value: Any, where: str) -> Any:
             raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
         path = f"{where}.{name}" if where else name
         arguments[name] = _plain(checked(path, getattr(value, name), kind), path)
-    if is_dataclass(value) and of_rayfl(cls) and not isinstance(value, Settings):
+    if is_dataclass(value) and not is_own(cls) and not isinstance(value, Settings):
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})

@@ -175,6 +175,10 @@ class RunFolder:
             write_file(folder.path / CONFIG, config)
         return folder
 
+    def write_code(self, **code: Mapping[str, str]) -> None:
+        """Add digests of the user's own code to ``environment.json``: of what decides, and of callbacks."""
+        write_file(self.path / ENVIRONMENT, _json({**read_environment(self.path), **code}, indent=2))
+
     def write_partition(self, partition: Mapping[str, Any]) -> None:
         """Write ``partition.json``.
 
@@ -248,8 +252,9 @@ class RunFolder:
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        code = {"version": _version("rayfl"), "sources": sources()}
-        write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
+        rayfl = {"version": _version("rayfl"), "sources": sources()}
+        code = read_environment(self.path).get("code", {})
+        write_file(self.path / SUMMARY, _json({**summary, "rayfl": rayfl, "code": code}, indent=2))
         self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_se
 from rich.console import Console
 
 from rayfl.arguments import arguments_of, checked
+from rayfl.config.parser import code_of
 from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
@@ -33,7 +34,7 @@ from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, 
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
 from rayfl.files import fit, held, read_json, reading, write_file
-from rayfl.jobs.cells import Job
+from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checks import Summary
 from rayfl.record.folder import check_kind
@@ -105,6 +106,7 @@ def run(
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    code: Literal["changed"] | None = None,
     address: str | None = None,
     console: Console | None = None,
 ) -> Swept:
@@ -114,6 +116,8 @@ def run(
         space: a tune space, its file, or the name of one that comes with rayfl.
         output: the folder; ``runs/<sweep>`` by default.
         resume: whether to go on with the sweep of that folder, which must be of the same space.
+        code: ``changed`` to run trials anew that other code of the user's own has made; searchers and
+            schedulers then choose anew, too.
         address: the Ray cluster to join; by default the engine's, or a new local one.
         console: where people are told.
 
@@ -140,9 +144,16 @@ def run(
     if not resume:
         check(space, points)
         space.save(output)
+    there = code_of(point.settings for point in points)
     with held(output):
+        check_code(output.glob("trials/*/seed-*/"), there, remove=code is not None)
+        chosen = (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}"))
+        for path in chosen if code else ():
+            path.unlink()
         rounds = max(point.rounds for point in points)
-        return _run(space, output.absolute(), rounds, federation, address or own, console)
+        swept = _run(space, output.absolute(), rounds, federation, address or own, console)
+        check_code(output.glob("trials/*/seed-*/"), there)  # which may have been edited in the meantime
+        return swept
 
 
 def _run(

@@ -166,7 +166,7 @@ BODIES: list[tuple[str, Callable[[Path], None]]] = [
     ("client file x", forge(lambda b, f: b.update(clients={"x": b["clients"]["0"]}))),
     *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
     *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, 5, "x", [[0]], [0.5])),
-    *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5)),
+    *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5, {"code": 5})),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
     ("nested lists", raw(b"[" * 100_000 + b"]" * 100_000)),
