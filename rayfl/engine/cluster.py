@@ -62,6 +62,9 @@ class Cluster:
     It is started in a thread, beside what the run does meanwhile. The thread lives as long as the cluster,
     because Ray's processes end with the thread that has started them.
 
+    Attributes:
+        is_own: whether it was started for the run, on this host alone; known when it is up.
+
     Args:
         engine: the settings.
     """
@@ -73,8 +76,8 @@ class Cluster:
 
     def _connect(self, engine: Ray) -> Callable[..., None] | None:
         with RAY_COMES_UP:
-            own = engine.address is None and not ray.is_initialized()
-            self._patience = 0.0 if own else RECONNECT  # its own GCS never comes back
+            self.is_own = engine.address is None and not ray.is_initialized()
+            self._patience = 0.0 if self.is_own else RECONNECT  # its own GCS never comes back
             leave = connect(engine)
             if leave and self._abandoned.is_set():
                 leave()

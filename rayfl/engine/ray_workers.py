@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -23,6 +23,7 @@ from ray.exceptions import (
     RayActorError,
     RayError,
     RayTaskError,
+    TaskUnschedulableError,
     WorkerCrashedError,
 )
 from ray.util.placement_group import (
@@ -37,6 +38,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Plan, Started
 from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.hosts import Hosts
 from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
@@ -55,7 +57,10 @@ LOOK = 5.0
 PATIENCE = 10.0
 """Seconds in which actors that live may end what they do after a loss: to start another takes as long."""
 _STARTED = itertools.count(1)
-GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
+GONE = (
+    *(RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError),
+    TaskUnschedulableError,
+)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
 
@@ -67,6 +72,7 @@ class OnRay(Cluster, Started):
         run: the run's name.
         quiet: whether nothing is said of what is started.
         in_group: whether actors go into the placement group of this process, as in trials of sweeps.
+        hosts: those of a cluster that was joined, as far as they have been asked what they have.
 
     Args:
         engine: the settings.
@@ -74,13 +80,13 @@ class OnRay(Cluster, Started):
 
     def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
         self.run, self.quiet, self.in_group = run, quiet, in_group
-        self.engine = engine
+        self.engine, self.hosts = engine, Hosts()
         super().__init__(engine)
 
     def watchers(self) -> list[Any]:
-        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
+        """Return what records the hosts, and tells Ray of every round where a dashboard may show it."""
         looked_at = self.engine.dashboard or self.engine.address is not None or self.in_group
-        return [RayMetrics(self.run)] if looked_at else []
+        return [self.hosts, *([RayMetrics(self.run)] if looked_at else [])]
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store, once per node."""
@@ -142,6 +148,7 @@ class RayWorkers(Workers):
         if self.reserved is None:
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
+            self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
@@ -171,6 +178,11 @@ class RayWorkers(Workers):
 
     def _has_all_rooms(self) -> bool:
         return bool(placement_group_table(self.reserved)["state"] == "CREATED")
+
+    def _check_hosts(self, ids: Collection[str]) -> None:
+        """See that hosts have what this one has, unless it is the only one, with a Ray of the run's own."""
+        if not self._started.is_own:
+            self._started.hosts.check(ids, self.get)
 
     def survive(self) -> None:
         """Keep the actors that live, unless a host is lost, and with it what is reserved there."""
@@ -265,12 +277,15 @@ class RayWorkers(Workers):
                 self.joining.append((actor, up))
                 continue
             try:
-                self.where.append(ray.get(up))
+                where = ray.get(up)
+                self._check_hosts([where["node"]])
+                self.where.append(where)
                 self.actors.append(actor)
                 self.rooms.append(None)
                 self._share_memory()
-            except RayError as error:  # the federation runs without it
-                warn(_death_text(error))
+            except (RayError, UserError) as error:  # the federation runs without it
+                warn(_death_text(error) if isinstance(error, RayError) else str(error))
+                ray.kill(actor)
                 self._look_at = math.inf
         if self._started.in_group or time.monotonic() < self._look_at:
             return

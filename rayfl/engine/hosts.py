@@ -1,0 +1,126 @@
+"""What the hosts of a cluster have that decides the numbers, compared before anything trains there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayfl.engine.by_value import by_value
+from rayfl.errors import Conflict
+from rayfl.record import folder
+from rayfl.record.folder import processor, sources_in, version_of
+from rayfl.shown import warn
+
+Software = Mapping[str, str | None]
+"""What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its
+``processor`` and its ``GPU``; None where it has none.
+"""
+
+
+def look() -> dict[str, str | None]:
+    """Return what this host has. It travels by value: the rayfl that is there may be another one."""
+    spec = find_spec("rayfl")
+    places = [*(spec.submodule_search_locations or ())] if spec else []
+    return {
+        "rayfl": f"sources {sources_in(Path(places[0])) if places else 'missing'}",
+        "torch": version_of("torch") or "missing",
+        "numpy": version_of("numpy") or "missing",
+        "processor": processor(),
+    }
+
+
+def compare(here: Software, hosts: Mapping[str, Software]) -> None:
+    """Refuse hosts on which numbers would be others; warn of what changes their last bits.
+
+    Args:
+        here: what this process has, which starts the run.
+        hosts: what the hosts have that train, by their names.
+
+    Raises:
+        Conflict: a host has another rayfl than this process, or another torch or NumPy than a host before.
+    """
+    everywhere = {"this process": here, **hosts}
+    for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
+        for host, told in _differing(name, having):
+            raise Conflict(host, f"{told}: install the same one on every host")
+    for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
+        for host, told in _differing(name, having)[:1]:
+            warn(f"{host} {told}: results may differ in their last bits")
+
+
+def _differing(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
+    """Return which of those that have something have another one than the first of them, and what to say."""
+    there = [(place, each[name]) for place, each in having.items() if each.get(name)]
+    return [
+        (place, f"has {name} {each}, and {there[0][0]} has {there[0][1]}")
+        for place, each in there
+        if each != there[0][1]
+    ]
+
+
+class Hosts:
+    """The hosts of a federation; a callback as :class:`rayfl.callbacks.Callback` has it, which records them.
+
+    Attributes:
+        known: what each has, by its name.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Software] = {}
+        self._recorded = 0
+
+    def check(self, ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]) -> None:
+        """Ask hosts that have not been asked yet, and compare them.
+
+        Args:
+            ids: Ray's, of the hosts.
+            get: waits for what Ray's references refer to.
+
+        Raises:
+            Conflict: see :func:`compare`.
+        """
+        nodes = {_name(node): node for node in ray.nodes() if node["NodeID"] in ids}
+        new = {name: node for name, node in nodes.items() if name not in self.known}
+        if not new:
+            return
+        with by_value([sys.modules[__name__], folder]):
+            places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
+            ask = ray.remote(num_cpus=0)(look)
+            asked = [ask.options(scheduling_strategy=place).remote() for place in places]
+        found = {
+            name: {**told, "GPU": _gpu(node)}
+            for (name, node), told in zip(new.items(), get(asked), strict=True)
+        }
+        compare(look(), self.known | found)
+        self.known |= found
+
+    def start(self, run: Any, round: int) -> bool:
+        """Record the hosts."""
+        return self.after_round(run, {})
+
+    def after_round(self, run: Any, record: Mapping[str, Any]) -> bool:
+        """Record the hosts where some have joined."""
+        if len(self.known) > self._recorded:
+            self._recorded = len(self.known)
+            run.folder.append_engine({"hosts": self.known})
+        return False
+
+    def end(self) -> None:
+        """Hold nothing that must be let go."""
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """Return a host's name for people; several may share an address."""
+    return f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+
+
+def _gpu(node: Mapping[str, Any]) -> str | None:
+    """Return the kind of a host's GPU, as Ray has found it."""
+    mark = "accelerator_type:"
+    return next((name.removeprefix(mark) for name in node["Resources"] if name.startswith(mark)), None)
