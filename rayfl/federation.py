@@ -478,6 +478,8 @@ class Rounds(Run):
         """
         federation, session, data = self.federation, self.session, self.session.data
         start = manifest.round if manifest else 0
+        if hosts := session.workers.hosts:
+            self.folder.append_engine({"hosts": hosts})
         self._saved = self._done = start
         self._evaluated = None
         self.latest = LatestScores(

@@ -1,16 +1,25 @@
-"""Code on its way to other processes by value: what it is here, and not what a file there says."""
+"""Code on its way to other processes by value: as it is here, and not as a file says there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from types import ModuleType
+from typing import Any
 
+import ray
 from ray import cloudpickle
+
+from rayfl.engine.base import Plan
+from rayfl.errors import Conflict
+from rayfl.own_code import digests, is_own
+from rayfl.shown import warn
 
 
 @contextmanager
-def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+def by_value(modules: Collection[ModuleType]) -> Iterator[None]:
     """Let classes and functions of some modules be sent by value in the body, and not by their names."""
     known = cloudpickle.list_registry_pickle_by_value()
     new = [module for module in modules if module.__name__ not in known]
@@ -21,3 +30,79 @@ def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     finally:
         for module in new:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def put(plan: Plan) -> Any:
+    """Put a plan into Ray's object store, with the user's own code by value; return its reference.
+
+    Where some of that code cannot be sent by value (locks, cached functions, compiled modules), all of it
+    goes by its names: a class has to be one and the same in a process. A line tells of it, and each process
+    that receives the plan compares the code that it has under these names.
+
+    Raises:
+        Conflict: in an actor that receives it: this code is another one there.
+    """
+    own = {
+        name: module
+        for name, module in [*sys.modules.items()]
+        if isinstance(module, ModuleType) and module.__name__ == name
+        if is_own(vars(module).get("__file__") or "")
+    }
+    code = digests(_sent_by_name(plan, own))
+    with by_value(own.values()):
+        try:
+            kept = ", ".join(sorted(_sent_by_name(plan, own)))
+        except Exception as error:
+            kept = str(error)
+        if not kept:
+            return ray.put(plan)
+    warn(
+        f"not all of your code can be sent to actors as it is here ({kept}), such as locks, cached functions "
+        "and compiled code: actors import it by name, and do not see what has been changed in it since"
+    )
+    return ray.put(_ByName(plan, code))
+
+
+class _ByName:
+    """A plan on its way, with the digests of the code that goes by its names."""
+
+    def __init__(self, plan: Plan, code: Mapping[str, str]) -> None:
+        self._parts = plan, code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, self._parts
+
+
+def _arrived(plan: Plan, code: Mapping[str, str]) -> Plan:
+    """Return a plan that has arrived, where the code is what it was at the start."""
+    here = digests(code)
+    for name, digest in code.items():
+        if here.get(name) != digest:
+            told = "its file has been changed since, or is another one on this host"
+            raise Conflict(name, f"is not the code with which the run was started: {told}")
+    return plan
+
+
+def _sent_by_name(plan: Plan, own: Mapping[str, ModuleType]) -> set[str]:
+    """Return the modules of the user's own of which something would now be sent by its name."""
+    look = _Look(own)
+    look.dump(plan)
+    return look.by_name
+
+
+class _Look(cloudpickle.Pickler):  # type: ignore[misc]  # without types
+    """Notes of which of some modules something is sent by its name."""
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        super().__init__(BytesIO())
+        self._modules, self.by_name = modules, set[str]()
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Reduce as cloudpickle does, which says here of functions and classes whether they go by value."""
+        made = super().reducer_override(thing)
+        module = getattr(thing, "__module__", None)
+        has_name = hasattr(thing, "__qualname__") and type(thing) not in self.dispatch_table
+        if module in self._modules and has_name:
+            is_compiled = not str(self._modules[module].__file__).endswith(".py")
+            self.by_name |= {module} if made is NotImplemented or is_compiled else set()
+        return made

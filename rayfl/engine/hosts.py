@@ -64,55 +64,30 @@ def _differing(name: str, having: Mapping[str, Software]) -> list[tuple[str, str
     ]
 
 
-class Hosts:
-    """The hosts of a federation; a callback as :class:`rayfl.callbacks.Callback` has it, which records them.
+def asked(
+    hosts: Mapping[str, Software], ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]
+) -> Mapping[str, Software]:
+    """Return what some hosts have, by their names, after those are asked and compared that are not known yet.
 
-    Attributes:
-        known: what each has, by its name.
+    Args:
+        hosts: those that are known.
+        ids: Ray's, of all that train.
+        get: waits for what Ray's references refer to.
+
+    Raises:
+        Conflict: see :func:`compare`.
     """
-
-    def __init__(self) -> None:
-        self.known: dict[str, Software] = {}
-        self._recorded = 0
-
-    def check(self, ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Ask hosts that have not been asked yet, and compare them.
-
-        Args:
-            ids: Ray's, of the hosts.
-            get: waits for what Ray's references refer to.
-
-        Raises:
-            Conflict: see :func:`compare`.
-        """
-        nodes = {_name(node): node for node in ray.nodes() if node["NodeID"] in ids}
-        new = {name: node for name, node in nodes.items() if name not in self.known}
-        if not new:
-            return
-        with by_value([sys.modules[__name__], folder]):
-            places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
-            ask = ray.remote(num_cpus=0)(look)
-            asked = [ask.options(scheduling_strategy=place).remote() for place in places]
-        found = {
-            name: {**told, "GPU": _gpu(node)}
-            for (name, node), told in zip(new.items(), get(asked), strict=True)
-        }
-        compare(look(), self.known | found)
-        self.known |= found
-
-    def start(self, run: Any, round: int) -> bool:
-        """Record the hosts."""
-        return self.after_round(run, {})
-
-    def after_round(self, run: Any, record: Mapping[str, Any]) -> bool:
-        """Record the hosts where some have joined."""
-        if len(self.known) > self._recorded:
-            self._recorded = len(self.known)
-            run.folder.append_engine({"hosts": self.known})
-        return False
-
-    def end(self) -> None:
-        """Hold nothing that must be let go."""
+    nodes = {_name(node): node for node in ray.nodes() if node["NodeID"] in ids}
+    new = {name: node for name, node in nodes.items() if name not in hosts}
+    with by_value([sys.modules[__name__], folder]):
+        ask = ray.remote(num_cpus=0)(look)
+        places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
+        calls = [ask.options(scheduling_strategy=place).remote() for place in places]
+    found = {
+        name: {**told, "GPU": _gpu(node)} for (name, node), told in zip(new.items(), get(calls), strict=True)
+    }
+    compare(look(), {**hosts, **found})
+    return {**hosts, **found}
 
 
 def _name(node: Mapping[str, Any]) -> str:

@@ -35,10 +35,11 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
+from rayfl.engine import by_value
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Plan, Started
 from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.hosts import Hosts
+from rayfl.engine.hosts import asked
 from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
@@ -72,7 +73,6 @@ class OnRay(Cluster, Started):
         run: the run's name.
         quiet: whether nothing is said of what is started.
         in_group: whether actors go into the placement group of this process, as in trials of sweeps.
-        hosts: those of a cluster that was joined, as far as they have been asked what they have.
 
     Args:
         engine: the settings.
@@ -80,13 +80,13 @@ class OnRay(Cluster, Started):
 
     def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
         self.run, self.quiet, self.in_group = run, quiet, in_group
-        self.engine, self.hosts = engine, Hosts()
+        self.engine = engine
         super().__init__(engine)
 
     def watchers(self) -> list[Any]:
-        """Return what records the hosts, and tells Ray of every round where a dashboard may show it."""
+        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
         looked_at = self.engine.dashboard or self.engine.address is not None or self.in_group
-        return [self.hosts, *([RayMetrics(self.run)] if looked_at else [])]
+        return [RayMetrics(self.run)] if looked_at else []
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store, once per node."""
@@ -124,6 +124,7 @@ class RayWorkers(Workers):
         self._started, self._engine = started, started.engine
         self.recoveries = started.engine.recoveries
         self._plan, self._data = plan, data
+        self._sent: Any = None  # the plan, with the code as it is at the first start
         self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen
         self._most = math.inf  # actors for which there is memory
@@ -149,13 +150,14 @@ class RayWorkers(Workers):
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
+        self._sent = self._sent or by_value.put(self._plan.resolved(self._data.dataset.classes))
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
             last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
             options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
             server = ray.remote(ServerActor).options(num_cpus=0, **options)
-            self.server = server.remote(self._started.run, self._plan, self._started.shared)
+            self.server = server.remote(self._started.run, self._sent, self._started.shared)
         for k in range(self._reservation.actors):
             if k not in self.rooms and len(self.actors) < self._most:
                 bundle = self.reserved.bundle_specs[k]
@@ -182,7 +184,7 @@ class RayWorkers(Workers):
     def _check_hosts(self, ids: Collection[str]) -> None:
         """See that hosts have what this one has, unless it is the only one, with a Ray of the run's own."""
         if not self._started.is_own:
-            self._started.hosts.check(ids, self.get)
+            self.hosts = asked(self.hosts, ids, self.get)
 
     def survive(self) -> None:
         """Keep the actors that live, unless a host is lost, and with it what is reserved there."""
@@ -267,7 +269,7 @@ class RayWorkers(Workers):
         gpus = bundle.get("GPU", 0)
         shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
         actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
-        return actor.remote(self._started.run, self._plan, self._started.shared, gpus)
+        return actor.remote(self._started.run, self._sent, self._started.shared, gpus)
 
     def grow(self) -> None:
         """Take in actors that have come up, and start some on hosts that have joined the cluster."""

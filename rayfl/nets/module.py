@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from torch import nn
 
@@ -19,6 +20,9 @@ from rayfl.shown import did_you_mean
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""
+
+_FOUND = "_found"
+"""Attribute of a net that has come from another process: what its path named there."""
 
 
 class Module(Architecture):
@@ -58,8 +62,10 @@ class Module(Architecture):
         return found
 
     def _function(self) -> Callable[..., Any]:
-        """Return the class or function that the path names."""
+        """Return the class or function that the path names, or has named where the net comes from."""
         path = self.path
+        if (found := vars(self).get(_FOUND)) is not None:
+            return cast("Callable[..., Any]", found)
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
@@ -107,6 +113,14 @@ class Module(Architecture):
         if not (foreign or arguments or _binds(signature, **by_name)) and _binds(signature, shape, classes):
             return (shape, classes), {}
         return (), by_name
+
+
+def resolved(net: Architecture | str) -> Architecture:
+    """Return a net with what its path names in this process: in others it may name something else."""
+    net = Module(path=net) if isinstance(net, str) else copy(net)
+    if isinstance(net, Module):
+        vars(net)[_FOUND] = net._function()
+    return net
 
 
 def _binds(signature: inspect.Signature, *positional: Any, **by_name: Any) -> bool:
