@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 import rayfl
 from rayfl.errors import BadValue
+from rayfl.own_code import keep_sources
 
 NETS = "torchvision.models"
 """What a configuration may name of the libraries that rayfl needs."""
@@ -106,6 +107,7 @@ def named(path: str) -> Any:
     home = _home(found)
     if callable(found) if home is None else not _may_be_named(home):
         raise BadValue(refusal(path))
+    keep_sources()
     return found
 
 

@@ -11,7 +11,9 @@ from rayfl.data import FederatedData
 from rayfl.engine.models import Models, bench
 from rayfl.errors import Damaged, Missing
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.code import changed, latest
 from rayfl.record.history import PARTITION, read_history, read_partition
+from rayfl.shown import warn
 
 
 def load_models(folder: str | Path, round: int | None = None, data: bool = True) -> Models:
@@ -36,6 +38,10 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     if without:
         settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
+    if other := changed(latest(manifest.settings.get("code", {})), federation.own_code()):
+        warn(
+            f"{folder} was run with other code of your own ({', '.join(other)}): models may compute otherwise"
+        )
     worker, server = bench(federation.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)

@@ -12,6 +12,7 @@ from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.code import changed, check_unchanged, latest
 from rayfl.record.description import flat
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
@@ -42,18 +43,24 @@ def check_device(path: Path, device: str) -> None:
         raise Conflict(path, f"{told}: {remedy}")
 
 
-def to_resume(path: Path, rounds: int, settings: Mapping[str, Any]) -> Manifest | None:
+def to_resume(path: Path, rounds: int, settings: Mapping[str, Any], any_code: bool) -> Manifest | None:
     """Return the checkpoint with which a run goes on; None where it has to start again.
 
     Args:
         path: the run folder.
         rounds: how many the run is to have.
-        settings: its own that decide the numbers, with the digest of its data.
+        settings: its own that decide the numbers, with the digests of its data and of the user's own code.
+        any_code: whether the code may be another one.
 
     Raises:
-        UserError: data or settings are not those of the run in the folder, or it has more rounds.
+        UserError: data, settings or code are not those of the run in the folder, or it has more rounds.
     """
     manifest = newest(path, settings)
+    recorded = latest(manifest.settings.get("code", {})) if manifest else {}
+    if not any_code:
+        check_unchanged(path, recorded, settings["code"])
+    elif other := changed(recorded, settings["code"]):
+        warn(f"{path} goes on with other code of your own than before: {', '.join(other)}")
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"

@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from rayfl.arguments import checked_arguments, described, taken
 from rayfl.display import Displayed, options
 from rayfl.errors import BadCode, Missing, Unknown, UserError
-from rayfl.own_code import is_own
+from rayfl.own_code import is_own, keep_sources
 from rayfl.shown import did_you_mean
 
 at_least = Ge
@@ -61,6 +61,8 @@ class Settings(Displayed):
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if is_own(cls):
+            keep_sources()
         if place is not None:
             cls._place = place
         owner = next(base for base in cls.__mro__ if "__init__" in vars(base))

@@ -29,6 +29,7 @@ from rayfl.imports import from_here
 from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
+from rayfl.record.code import check_unchanged
 from rayfl.record.description import decides, differing, dump, flat
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
@@ -109,6 +110,8 @@ def run(given: Any) -> int:
             state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
             console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
         return 0
+    for cell in cells if given.code is None else ():
+        check_unchanged(cell.folder, cell.recorded_code, cell.code or {})
     with console.status("Checking all cells"):
         check(table, cells)
     _claim(table, output)
@@ -169,9 +172,10 @@ def plan(
                 federation = federation_of(settings)
             except UserError as error:
                 raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
+            code = federation.own_code()
             for seed in seeds:
                 folder = output / slug(row) / slug(column) / f"seed-{seed}"
-                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+                cells.append(Job(row, column, seed, federation.rounds, folder, settings, code))
                 if not cells[-1].fruitless:
                     _check_same(folder, federation, seed)
     order = {seed: place for place, seed in enumerate(seeds)}

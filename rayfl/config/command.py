@@ -295,4 +295,9 @@ def add_common_options(made: Parser, what: str, items: str) -> None:
     made.add("--rounds", kind=int | None, help="rounds; default: the file's")
     made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")
     made.add("--output", kind=str | None, help=f"folder; default: runs/<{what}>")
+    made.add(
+        "--code",
+        kind=Literal["changed"] | None,
+        help=f"changed: run {items} anew that were made with other code of your own than there is now",
+    )
     made.add("--list", action="store_true", help=f"list the {items}, and run nothing")

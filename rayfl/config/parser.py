@@ -55,6 +55,11 @@ def parser() -> Parser:
         f"{', '.join(RESUMABLE)} may be given.",
     )
     made.add(
+        "--code",
+        kind=str | None,
+        help="changed: go on with --resume, though code of your own is not what the run has had so far.",
+    )
+    made.add(
         "--print_config",
         nargs="?",
         const="all",
@@ -85,11 +90,12 @@ def federation_from(arguments: Sequence[str]) -> Federation:
                 f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
                 f"{', '.join('--' + name for name in odd)}",
             )
-        return _resumed(asked.resume, given)
+        return _resumed(asked.resume, given, asked.code)
     try:
         federation = federation_of(layered(*files.values(), given))
     except UserError as error:
         raise _of_file(error, files, given) from error.__cause__
+    federation.expected_code = asked.code
     if asked.print_config is not None:
         _print(federation, asked.print_config)
     return federation
@@ -164,13 +170,15 @@ def resumed(folder: str | Path, arguments: Sequence[str] = (), data: Data | None
 
     Args:
         folder: the run folder.
-        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
+        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones; and
+            ``--code changed``.
         data: the same data again, where the run's configuration cannot hold them: ``rayfl.data.Arrays``.
     """
-    return _resumed(folder, flattened(parser().read(arguments).settings), data)
+    asked = parser().read(arguments)
+    return _resumed(folder, flattened(asked.settings), asked.code, data)
 
 
-def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Federation:
+def _resumed(folder: str | Path, given: Flat, code: str | None, data: Data | None = None) -> Federation:
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)
     config = read_config(path.parent)
@@ -185,7 +193,7 @@ def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Feder
             federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
     if data is not None:
         federation = _with_data(federation, data, path)
-    return federation.resume(folder)
+    return federation.resume(folder, code)
 
 
 def _with_data(federation: Federation, data: Data, path: Path) -> Federation:

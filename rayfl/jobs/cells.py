@@ -28,7 +28,9 @@ from rayfl.evaluation.result import read_config
 from rayfl.files import fit, held, lock, parse_json, read_file, read_json, reading, write_file
 from rayfl.memory import available_memory
 from rayfl.record.checks import Summary
+from rayfl.record.code import changed, whole
 from rayfl.record.description import RESUMABLE
+from rayfl.record.folder import read_environment
 from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
 from rayfl.shown import counted
 from rayfl.signals import answered
@@ -47,6 +49,7 @@ class Job:
         rounds: of the run.
         folder: the run folder.
         settings: options of ``rayfl.run``, without the folder.
+        code: digests of the user's own code that decides its numbers; None for any.
     """
 
     row: str
@@ -55,6 +58,7 @@ class Job:
     rounds: int
     folder: Path
     settings: Settings
+    code: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.row}, {self.column}, seed {self.seed}"
@@ -66,14 +70,21 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done and summed up."""
+        """Whether all rounds are done and summed up, with the code that there is."""
         path = self.folder / SUMMARY
         if not path.exists():
             return False
         with reading(path, "remove it, and the run goes on from its checkpoint"):
             summary = read_json(path)
             fit(Summary, summary)
-        return bool(summary["completed"] >= self.rounds or summary.get("early"))
+        done = summary["completed"] >= self.rounds or summary.get("early")
+        return bool(done and (self.code is None or not changed(self.recorded_code, self.code)))
+
+    @property
+    def recorded_code(self) -> dict[str, str]:
+        """Digests of the user's own code with which the run in the folder was made."""
+        found: dict[str, str] = read_environment(self.folder).get("code", {})
+        return found
 
     @property
     def fruitless(self) -> bool:
@@ -102,7 +113,13 @@ class Job:
         return list(found.values())
 
     def command(self) -> list[str]:
-        """Write the settings beside the folder; return the command that runs the cell, or goes on with it."""
+        """Write the settings beside the folder; return the command that runs the cell, or goes on with it.
+
+        A run that was made with other code is removed first.
+        """
+        code = self.code or {}
+        if changed(self.recorded_code, code):
+            shutil.rmtree(self.folder)
         if (self.folder / CONFIG).is_file():
             kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
             given, settings = ["--resume", str(self.folder)], kept | {"rounds": self.rounds}
@@ -110,7 +127,7 @@ class Job:
             given, settings = ["--output", str(self.folder)], self.settings | {"seed": self.seed}
         file = self.folder.with_name(f"{self.folder.name}.yaml")
         write_file(file, yaml.safe_dump(settings, sort_keys=False))
-        return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
+        return [sys.executable, "-m", "rayfl.run", "--config", str(file), "--code", whole(code), *given]
 
 
 @dataclass

@@ -55,8 +55,8 @@ class Manifest:
         clients_per_file: how many clients' states share a file.
         stateless: the clients that have trained and keep no state.
         progress: what the driver keeps, as JSON in which numbers may be NaN or infinite.
-        settings: everything that decides the run's numbers: settings by name, and the digest of the divided
-            data as ``division``.
+        settings: everything that decides the run's numbers: settings by name, the digest of the divided
+            data as ``division``, and digests of the user's own code as ``code``.
     """
 
     round: int
@@ -122,14 +122,14 @@ class Checkpoints:
         sync_folder(self.folder.parent)  # the folder's own name, which may be new
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of another run.
+        """Refuse a checkpoint of another run; the user's own code may be another one.
 
         Args:
             manifest: the checkpoint.
             settings: those of the run that is to go on with it.
         """
         recorded = manifest.settings
-        for key in differing(recorded, settings):
+        for key in (name for name in differing(recorded, settings) if name != "code"):
             there, here = recorded.get(key), settings.get(key)
             place, are = f"{key:.200}", f"is {here!r:.200} in the configuration, and {there!r:.200}"
             if key == "division":

@@ -135,6 +135,7 @@ class Environment(TypedDict):
     """What is read again of ``environment.json``."""
 
     resumed: NotRequired[list[dict[str, Any]]]
+    code: NotRequired[dict[str, str]]
 
 
 def check_partition(content: Any) -> None:

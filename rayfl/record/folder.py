@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
 PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+_NO_CODE: Mapping[str, Any] = {"code": {}, "callbacks": {}}
 PACKAGE = Path(__file__).parents[1]
 """The folder of rayfl's own sources."""
 
@@ -137,16 +138,17 @@ class RunFolder:
         self._population: Population | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: str) -> RunFolder:
+    def create(cls, path: str | Path, config: str, own: Mapping[str, Any] = _NO_CODE) -> RunFolder:
         """Make a new run folder with its ``config.yaml`` and ``environment.json``.
 
         Args:
             path: where; must not exist or be empty.
             config: the complete configuration as YAML.
+            own: digests of the user's own code: ``code`` of what decides the numbers, and ``callbacks``.
         """
         check_unused(path)
         folder = cls(Path(path))
-        write_file(folder.path / ENVIRONMENT, _json(environment(), indent=2))
+        write_file(folder.path / ENVIRONMENT, _json({**environment(), **own}, indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
         sync_folder(folder.path)
@@ -157,20 +159,23 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: str | Path, round: int, config: str | None = None) -> RunFolder:
+    def resume(
+        cls, path: str | Path, round: int, config: str | None = None, own: Mapping[str, Any] = _NO_CODE
+    ) -> RunFolder:
         """Open an existing run folder, to go on with the given round.
 
         Args:
             path: the folder.
             round: first round to be run; the records of it and of later ones are removed.
             config: the configuration with which the run goes on, where it differs from the earlier one.
+            own: digests of the user's own code, as of a new folder.
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
         first = read_environment(folder.path)
         folder.truncate(round)
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
-        write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json({**first, **own, "resumed": resumed}, indent=2))
         if config is not None:
             write_file(folder.path / CONFIG, config)
         return folder
@@ -248,8 +253,9 @@ class RunFolder:
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        code = {"version": version_of("rayfl"), "sources": sources()}
-        write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
+        rayfl = {"version": version_of("rayfl"), "sources": sources()}
+        code = read_environment(self.path).get("code", {})
+        write_file(self.path / SUMMARY, _json({**summary, "rayfl": rayfl, "code": code}, indent=2))
         self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:

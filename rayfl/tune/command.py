@@ -92,7 +92,7 @@ def run(given: Any) -> int:
         console.print(line, soft_wrap=True, markup=False)
     if given.list:
         return 0
-    swept = sweep.run(space, output, resume=resume, address=given.address, console=console)
+    swept = sweep.run(space, output, resume=resume, code=given.code, address=given.address, console=console)
     if not swept.complete:
         return 128 + signal.SIGINT
     console.print(f"Written: {', '.join(map(str, swept.written))}", soft_wrap=True, markup=False)

@@ -37,7 +37,8 @@ from rayfl.files import fit, held, read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checks import Summary
-from rayfl.record.folder import check_kind
+from rayfl.record.code import changed, check_unchanged
+from rayfl.record.folder import check_kind, read_environment
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.shipped import find
 from rayfl.shown import counted
@@ -106,6 +107,7 @@ def run(
     output: str | Path | None = None,
     *,
     resume: bool = False,
+    code: Literal["changed"] | None = None,
     address: str | None = None,
     console: Console | None = None,
 ) -> Swept:
@@ -115,6 +117,7 @@ def run(
         space: a tune space, its file, or the name of one that comes with rayfl.
         output: the folder; ``runs/<sweep>`` by default.
         resume: whether to go on with the sweep of that folder, which must be of the same space.
+        code: ``changed`` to run trials anew that were made with other code of the user's own.
         address: the Ray cluster to join; by default the engine's, or a new local one.
         console: where people are told.
 
@@ -141,13 +144,35 @@ def run(
     if not resume:
         check(space, points)
         space.save(output)
+    there: dict[str, str] = {}
+    for point in points:
+        there |= federation_of(point.settings).own_code()
     with held(output):
+        _settle_code(output, there, code)
         rounds = max(point.rounds for point in points)
-        return _run(space, output.absolute(), rounds, federation, address or own, console)
+        return _run(space, output.absolute(), rounds, federation, there, address or own, console)
+
+
+def _settle_code(output: Path, there: Mapping[str, str], asked: str | None) -> None:
+    """Refuse trials of other code than there is, or remove them, and what a searcher knows of their scores."""
+    for folder in sorted(output.glob("trials/*/seed-*/")):
+        recorded = read_environment(folder).get("code", {})
+        if asked is None:
+            check_unchanged(folder, recorded, there)
+        elif changed(recorded, there):
+            for path in (folder.with_name(folder.name + STOPPED), *output.glob("searcher-*.jsonl")):
+                path.unlink(missing_ok=True)
+            shutil.rmtree(folder)
 
 
 def _run(
-    space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
+    space: Space,
+    output: Path,
+    rounds: int,
+    federation: Federation,
+    code: Mapping[str, str],
+    address: str | None,
+    console: Console,
 ) -> Swept:
     planned = space.count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -160,7 +185,7 @@ def _run(
         clients = federation.clients or len(federation.federated_data())
         wait = patience(federation.engine.wait) if isinstance(federation.engine, Ray) else 0.0
         part = share(federation.engine, clients, nodes, planned, space.at_once, comes=wait > 0)
-        order = Order(space, output, part.engine, tuple(sys.orig_argv))
+        order = Order(space, output, part.engine, tuple(sys.orig_argv), code)
         watcher = Watcher(order, part, planned, rounds, cluster.gone)
         watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, LOOK)
         at_once = part.at_once or os.cpu_count() or 1
