@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,9 +37,9 @@ def by_value(modules: Collection[ModuleType]) -> Iterator[None]:
 def put(plan: Plan) -> Any:
     """Put a plan into Ray's object store, with the user's own code by value; return its reference.
 
-    Where some of that code cannot be sent by value (locks, cached functions, compiled modules), all of it
-    goes by its names: a class has to be one and the same in a process. A line tells of it, and each process
-    that receives the plan compares the code that it has under these names.
+    Where some of that code cannot be sent by value (locks, cached functions, compiled modules), or is
+    imported within functions, all of it goes by its names: a class has to be one and the same in a process. A
+    line tells of it, and each process that receives the plan compares the code that it has under these names.
 
     Raises:
         Conflict: in an actor that receives it: this code is another one there.
@@ -51,14 +53,16 @@ def put(plan: Plan) -> Any:
     code = digests(_sent_by_name(plan, own))
     with by_value(own.values()):
         try:
-            kept = ", ".join(sorted(_sent_by_name(plan, own)))
+            late = {name for name in code if name in own and _imports_late(own[name], code)}
+            kept = ", ".join(sorted(late | _sent_by_name(plan, own)))
         except Exception as error:
             kept = str(error)
         if not kept:
             return ray.put(plan)
     warn(
-        f"not all of your code can be sent to actors as it is here ({kept}), such as locks, cached functions "
-        "and compiled code: actors import it by name, and do not see what has been changed in it since"
+        f"your code cannot be sent to actors as it is here ({kept}), because of a lock, a cached function, "
+        "compiled code or an import within a function: actors import all of it, and do not see what a script "
+        "or a notebook has changed in it"
     )
     return ray.put(_ByName(plan, code))
 
@@ -81,6 +85,18 @@ def _arrived(plan: Plan, code: Mapping[str, str]) -> Plan:
             told = "its file has been changed since, or is another one on this host"
             raise Conflict(name, f"is not the code with which the run was started: {told}")
     return plan
+
+
+def _imports_late(module: ModuleType, own: Collection[str]) -> bool:
+    """Say whether functions of a module import code of the user's own when they are called."""
+    packages = {"", *(name.partition(".")[0] for name in own)}  # "" stands for what is relative
+    source = Path(str(module.__file__))
+    tree = ast.parse(source.read_bytes() if source.suffix == ".py" else "")
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    within = [node for function in functions for node in ast.walk(function)]
+    named = [each.name for node in within if isinstance(node, ast.Import) for each in node.names]
+    named += ["" if node.level else node.module or "" for node in within if isinstance(node, ast.ImportFrom)]
+    return any(name.partition(".")[0] in packages for name in named)
 
 
 def _sent_by_name(plan: Plan, own: Mapping[str, ModuleType]) -> set[str]:

@@ -1,0 +1,140 @@
+"""The user's own code runs on actors as it is in the process that starts the run."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Inline, Ray, Training
+from rayfl.engine.base import Plan
+from tests.support.federations import bytes_of_run, small
+
+ray: Any = pytest.importorskip("ray")
+
+from ray import cloudpickle  # noqa: E402
+
+from rayfl.engine import by_value  # noqa: E402
+
+PARTS = """
+import enum
+
+class Step(enum.Enum):
+    WHOLE = 1.0
+    HALF = 0.5
+
+class Lost(Exception):
+    pass
+
+def size():
+    return 1.0
+"""
+MINE = """
+import torch
+import own_parts
+from own_parts import Step
+from rayfl.methods import FedAvg
+
+FACTOR = 1.0
+
+class Own(FedAvg):
+    step: object = Step.HALF
+    raises: bool = False
+    factor_of_class = 1.0
+
+    async def local_update(self, client, state, down):
+        if self.raises:
+            raise own_parts.Lost("client")
+        return await super().local_update(client, state, down)
+
+    def aggregate(self, server, up, cohort):
+        assert isinstance(self.step, Step) and self.step is own_parts.Step.HALF
+        factor = FACTOR * self.factor_of_class * own_parts.size() * self.edited()
+        return {"weights": server["weights"] + factor * (up["weights"] - server["weights"])}
+
+    def edited(self):
+        return 1.0
+
+def net(shape, classes) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(round(40 * FACTOR)), torch.nn.LazyLinear(classes))
+
+def share(scores, labels):
+    return FACTOR * (scores.argmax(1) == labels).double().mean()
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two modules of the user's own, of which one imports the other; neither can be imported elsewhere."""
+    (tmp_path / "own_parts.py").write_text(PARTS)
+    (tmp_path / "own_method.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("own_method")
+    for name in ("own_method", "own_parts"):
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_what_a_script_has_changed_is_changed_on_actors(tmp_path: Path, own: Any) -> None:
+    """A global, a class attribute, a function, and a file that is edited after its import."""
+    own.FACTOR, own.Own.factor_of_class = 0.5, 0.5
+    own.own_parts.size = lambda: 0.5
+    (tmp_path / "own_method.py").write_text(MINE.replace("return 1.0", "return 0.5"))
+    settings: dict[str, Any] = {"net": "own_method.net", "metrics": ["own_method.share"], "rounds": 2}
+    for engine in (Inline(), Ray(actors=1)):
+        small(tmp_path / type(engine).__name__, method=own.Own(), engine=engine, **settings).run()
+    assert bytes_of_run(tmp_path / "Inline") == bytes_of_run(tmp_path / "Ray")
+    assert "own_method.net" in (tmp_path / "Ray" / "config.yaml").read_text()
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_exceptions_of_ones_own_arrive_as_what_they_are(tmp_path: Path, own: Any) -> None:
+    with pytest.raises(own.own_parts.Lost):
+        small(tmp_path / "run", method=own.Own(raises=True), engine=Ray(actors=1), rounds=1).run()
+
+
+ARRIVES = """
+import importlib, pickle, sys
+from pathlib import Path
+from rayfl import UserError
+
+sent, module = Path("sent").read_bytes(), Path("own_method.py")
+print(pickle.loads(sent).method.edited())
+module.write_text(module.read_text().replace("return 1.0", "return 0.5"))
+del sys.modules["own_method"]
+importlib.invalidate_caches()
+try:
+    pickle.loads(sent)
+except UserError as error:
+    print(error.place)
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "from threading import Lock\nOwn.lock = Lock()",
+        "from functools import cache\nOwn.table = cache(lambda self: 1.0)",
+        "def late():\n    import own_parts\nOwn.late = late",
+    ],
+)
+def test_what_cannot_be_sent_by_value(
+    tmp_path: Path,
+    own: Any,
+    more: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It goes by its name, which a line tells; a process in which the file says something else refuses it."""
+    (tmp_path / "own_method.py").write_text(f"{MINE}\n{more}\n")
+    del sys.modules["own_method"]
+    importlib.invalidate_caches()
+    method = importlib.import_module("own_method").Own()
+    monkeypatch.setattr(ray, "put", cloudpickle.dumps)
+    (tmp_path / "sent").write_bytes(by_value.put(Plan(method, "own_method.net", Training(), 0, Ray())))
+    assert len(caplog.records) == 1
+    done = subprocess.run([sys.executable, "-c", ARRIVES], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["1.0", "own_method"], done.stderr
