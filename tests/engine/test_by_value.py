@@ -40,8 +40,8 @@ from rayfl.methods import FedAvg
 FACTOR = 1.0
 
 class Own(FedAvg):
-    step: object = Step.HALF
     raises: bool = False
+    step = Step.HALF
     factor_of_class = 1.0
 
     async def local_update(self, client, state, down):
@@ -58,7 +58,8 @@ class Own(FedAvg):
         return 1.0
 
 def net(shape, classes) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(round(40 * FACTOR)), torch.nn.LazyLinear(classes))
+    hidden = torch.nn.LazyLinear(round(40 * FACTOR))
+    return torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.LazyLinear(classes))
 
 def share(scores, labels):
     return FACTOR * (scores.argmax(1) == labels).double().mean()

@@ -65,6 +65,14 @@ def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: 
     assert not (tmp_path / "run").exists()
 
 
+class Joining:
+    """An actor on a host that has joined."""
+
+    def ready(self) -> dict[str, Any]:
+        """Return where it is."""
+        return {"node": "c"}
+
+
 @pytest.mark.usefixtures("ray_runtime")
 def test_a_host_that_joins_with_another_rayfl_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -75,7 +83,7 @@ def test_a_host_that_joins_with_another_rayfl_is_left_out(
     def join(self: Session, round: int, *arguments: Any) -> Any:
         if round == 0:
             workers: Any = self.workers
-            actor = workers._new_actor(workers._reservation.bundle)
+            actor = ray.remote(num_cpus=0)(Joining).remote()
             workers.joining = [(actor, up := actor.ready.remote())]
             ray.wait([up])
             monkeypatch.setattr(ray_workers, "asked", refuse)
