@@ -200,7 +200,7 @@ class Plan:
         for option, net in method.architectures.items():
             if net is not None:
                 setattr(method, option, resolved(net))
-        nets = [*map(resolved, self.nets)]
+        nets: list[Architecture | str] = [*map(resolved, self.nets)]
         return replace(self, method=method, net=nets, metrics=measures(self.metrics, classes))
 
     @property

@@ -106,7 +106,7 @@ def _sent_by_name(plan: Plan, own: Mapping[str, ModuleType]) -> set[str]:
     return look.by_name
 
 
-class _Look(cloudpickle.Pickler):  # type: ignore[misc]  # without types
+class _Look(cloudpickle.Pickler):
     """Notes of which of some modules something is sent by its name."""
 
     def __init__(self, modules: Mapping[str, ModuleType]) -> None:
@@ -116,7 +116,7 @@ class _Look(cloudpickle.Pickler):  # type: ignore[misc]  # without types
     def reducer_override(self, thing: Any) -> Any:
         """Reduce as cloudpickle does, which says here of functions and classes whether they go by value."""
         made = super().reducer_override(thing)
-        module = getattr(thing, "__module__", None)
+        module = str(getattr(thing, "__module__", None))
         has_name = hasattr(thing, "__qualname__") and type(thing) not in self.dispatch_table
         if module in self._modules and has_name:
             is_compiled = not str(self._modules[module].__file__).endswith(".py")

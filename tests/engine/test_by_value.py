@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from rayfl import Inline, Ray, Training
 from rayfl.engine.base import Plan
+from rayfl.nets import LeNet
 from tests.support.federations import bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
@@ -114,28 +116,50 @@ except UserError as error:
 """
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "from threading import Lock\nOwn.lock = Lock()",
-        "from functools import cache\nOwn.table = cache(lambda self: 1.0)",
-        "def late():\n    import own_parts\nOwn.late = late",
-    ],
-)
-def test_what_cannot_be_sent_by_value(
-    tmp_path: Path,
-    own: Any,
-    more: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It goes by its name, which a line tells; a process in which the file says something else refuses it."""
-    (tmp_path / "own_method.py").write_text(f"{MINE}\n{more}\n")
-    del sys.modules["own_method"]
-    importlib.invalidate_caches()
-    method = importlib.import_module("own_method").Own()
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sends a method, and returns it as it is on the way."""
     monkeypatch.setattr(ray, "put", cloudpickle.dumps)
-    (tmp_path / "sent").write_bytes(by_value.put(Plan(method, "own_method.net", Training(), 0, Ray())))
+    return lambda method: by_value.put(Plan(method, LeNet(), Training(), 0, Ray()))
+
+
+def with_more(own: Any, more: str) -> Any:
+    """Return a module that was edited, and imported anew."""
+    file = Path(own.__file__)
+    file.write_text(f"{file.read_text()}\n{more}\n")
+    del sys.modules[own.__name__]
+    importlib.invalidate_caches()
+    return importlib.import_module(own.__name__)
+
+
+CACHED = "from functools import cache\nOwn.table = cache(lambda self: 1.0)"
+LOCKED = "from threading import Lock\nOwn.lock = Lock()"
+LATE = "def late():\n    import own_parts\nOwn.late = late"
+
+
+@pytest.mark.parametrize("more", [CACHED, LOCKED, LATE])
+def test_what_cannot_be_sent_by_value_is_told(
+    own: Any, more: str, sent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent(own.Own())
+    assert not caplog.records
+    sent(with_more(own, more).Own())
     assert len(caplog.records) == 1
+
+
+def test_code_that_goes_by_its_name_is_compared(tmp_path: Path, own: Any, sent: Any) -> None:
+    (tmp_path / "sent").write_bytes(sent(with_more(own, CACHED).Own()))
     done = subprocess.run([sys.executable, "-c", ARRIVES], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["1.0", "own_method"], done.stderr
+
+
+def test_compiled_code_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: Any = types.ModuleType("own_compiled")
+    compiled.__file__ = str(tmp_path / "own_compiled.so")
+    Path(compiled.__file__).touch()
+    monkeypatch.setitem(sys.modules, "own_compiled", compiled)
+    exec("from rayfl.methods import FedAvg\nclass Own(FedAvg): ...", vars(compiled))
+    sent(compiled.Own())
+    assert "(own_compiled)" in caplog.text
