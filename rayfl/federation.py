@@ -1,6 +1,8 @@
 """A federation: a method, data split over clients, a number of rounds; and the loop that runs it."""
 
+import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +48,6 @@ from rayfl.own_code import digests
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.code import CHANGED, carried_on, code_of, whole
 from rayfl.record.description import deciding, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
 from rayfl.record.history import CONFIG, LOG
@@ -161,8 +162,7 @@ class Federation(Displayed):
             raise BadValue("protocol", f"{told}, with options as you like, because reports know no others")
         self.clients = None if self.clients is None else int(self.clients)  # which may be NumPy's
         self.rounds, self.seed = int(self.rounds), int(self.seed)
-        self.resumes = False
-        self.expected_code: str | None = None  # one digest of all of the user's own, or CHANGED for any
+        self.resumes = self.any_code = False
         self.in_group = False  # whether it is a trial, whose actors go into the trial's placement group
         self.callbacks: list[Callback] = []
 
@@ -218,11 +218,8 @@ class Federation(Displayed):
                 self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
                 settings = self.deciding(data) | {"code": self.own_code()}
-                any_code = self.expected_code == CHANGED
-                manifest = to_resume(path, self.rounds, settings, any_code) if self.resumes else None
-                if manifest:
-                    recorded = manifest.settings.get("code", {})
-                    settings["code"] = carried_on(recorded, settings["code"], manifest.round)
+                resumes = (path, self.rounds, settings, self.any_code)
+                manifest = to_resume(*resumes) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = started.share(data)
             workers = started.workers(plan, data, groups)
@@ -233,7 +230,9 @@ class Federation(Displayed):
                     with writing(path):
                         path.mkdir(parents=True, exist_ok=True)
                     while_held.enter_context(held(path))
-                folder = self._open(path, manifest.round if manifest else 0, data, settings["code"])
+                folder = self._open(path, manifest.round if manifest else 0, data)
+                callbacks = digests(f"{type(c).__module__}.{type(c).__qualname__}" for c in self.callbacks)
+                folder.write_code(code=settings["code"], callbacks=callbacks)
                 with writing(path / LOG, "remove it, and resume the run"):
                     run_log.open(path / LOG)
                 with Rounds(self, session, folder, settings, asked, started.watchers()) as run:
@@ -250,15 +249,15 @@ class Federation(Displayed):
                 raise KeyboardInterrupt
             return result
 
-    def resume(self, folder: str | Path, code: str | None = None) -> Self:
+    def resume(self, folder: str | Path, any_code: bool = False) -> Self:
         """Return this federation as one that goes on with the run in a folder, whose settings it has.
 
         Args:
             folder: the run folder.
-            code: ``changed`` to go on though code of your own is not what the run has had so far.
+            any_code: whether code of your own may be other than what the run has had so far.
         """
         going_on = copy(self)
-        going_on.output, going_on.resumes, going_on.expected_code = str(folder), True, code
+        going_on.output, going_on.resumes, going_on.any_code = str(folder), True, any_code
         if self.clients is None and Path(folder, CONFIG).is_file():
             going_on.clients = read_config(Path(folder)).get("clients")
         return going_on
@@ -314,16 +313,8 @@ class Federation(Displayed):
         return settings | ({"division": data.digest()} if data else {})
 
     def own_code(self) -> dict[str, str]:
-        """Return the digests of the user's own code that decides the run's numbers; checkpoints carry them.
-
-        Raises:
-            UserError: it is not what whoever has started this process has seen.
-        """
-        code = code_of(dump(self))
-        if self.expected_code not in (None, CHANGED, whole(code)):
-            told = f"of your own has changed since the table was started, to the digest {whole(code)}"
-            raise Conflict("code", f"{told}: start the table again")
-        return code
+        """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
+        return digests(re.findall(r"\w+(?:\.\w+)+", json.dumps(self.deciding(), ensure_ascii=False)))
 
     # ---- before the run
 
@@ -398,13 +389,12 @@ class Federation(Displayed):
                 path.rmdir()
                 path.parent.rmdir()
 
-    def _open(self, path: Path, start: int, data: FederatedData, code: Mapping[str, str]) -> RunFolder:
-        config, callbacks = dump(self), map(type, self.callbacks)
-        own = {"code": code, "callbacks": digests(f"{c.__module__}.{c.__qualname__}" for c in callbacks)}
+    def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
+        config = dump(self)
         if not self.resumes:
-            folder = RunFolder.create(path, config, own)
+            folder = RunFolder.create(path, config)
         else:
-            folder = RunFolder.resume(path, start, config, own)
+            folder = RunFolder.resume(path, start, config)
             if self.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(self._evaluates)
         folder.write_partition(data.describe())

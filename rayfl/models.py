@@ -10,8 +10,8 @@ from rayfl.config.parser import resumed
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, bench
 from rayfl.errors import Damaged, Missing
+from rayfl.own_code import changed
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.code import changed, latest
 from rayfl.record.history import PARTITION, read_history, read_partition
 from rayfl.shown import warn
 
@@ -38,10 +38,8 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     if without:
         settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
-    if other := changed(latest(manifest.settings.get("code", {})), federation.own_code()):
-        warn(
-            f"{folder} was run with other code of your own ({', '.join(other)}): models may compute otherwise"
-        )
+    if other := changed(manifest.settings.get("code", {}), federation.own_code()):
+        warn(f"{folder} was run with other code of your own ({', '.join(other)}): models may score otherwise")
     worker, server = bench(federation.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)

@@ -8,12 +8,11 @@ import linecache
 import os
 import sys
 import sysconfig
-import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, resolve_name
+from importlib.util import resolve_name
 from inspect import ismodule
 from itertools import accumulate
 from pathlib import Path
@@ -29,8 +28,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 _MAIN = "__main__"
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
-_kept: dict[str, tuple[object, str | None]] = {}
-"""Module -> the spec with which it was imported, and its source as it was then."""
+_kept: dict[str, tuple[object, ast.Module | None]] = {}
+"""Module -> the spec with which it was imported, and the syntax of its source as it was then."""
 
 
 def is_own(thing: type | FunctionType | ModuleType | str) -> bool:
@@ -61,11 +60,11 @@ def keep_sources() -> None:
         spec = getattr(module, "__spec__", None)
         known = name in _kept and _kept[name][0] is spec
         if not known and isinstance(module, ModuleType) and is_own(module):
-            _kept[name] = spec, _read(_file_of(name))
+            _kept[name] = spec, _parsed_file(_file_of(name))
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
-    """Return the digest of the user's own code that import paths lead to, of 16 hexadecimal digits.
+    """Return digests, of 16 hexadecimal digits, of the user's own code that import paths lead to.
 
     Comments, docstrings and layout do not count. What has no source is left out, with a warning.
 
@@ -81,14 +80,22 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     waiting = [unit for path in paths for unit in _units_of(path)]
     for unit in waiting:
-        if unit in found:
-            continue
-        found[unit], used = _facts_of(unit)
-        waiting += used
-    for unit in found:
-        if not found[unit]:
+        if unit not in found and (tree := _tree_of(unit)) is not None:
+            found[unit] = _digest(tree)
+            waiting += [used for path in _paths_in(tree, unit) for used in _units_of(path)]
+        elif unit not in found:
             _tell_lacking(unit)
-    return {unit: found[unit] for unit in sorted(found) if found[unit]}
+    return found
+
+
+def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Return what is not there as it was recorded.
+
+    Args:
+        recorded: digests that a run has recorded; runs of earlier versions have none.
+        there: digests of the code of this process.
+    """
+    return [name for name in recorded if there.get(name) != recorded[name]]
 
 
 def _file_of(module: str) -> str | None:
@@ -110,12 +117,9 @@ def _is_own_file(file: str) -> bool:
 def _needs_rayfl(package: str) -> bool:
     from importlib.metadata import PackageNotFoundError, requires  # slow to import, and seldom needed
 
-    from packaging.requirements import Requirement
-
-    try:
-        return any(Requirement(need).name == "rayfl" for need in requires(package) or ())
-    except PackageNotFoundError:
-        return False
+    with suppress(PackageNotFoundError):
+        return any(need.startswith("rayfl") for need in requires(package) or ())
+    return False
 
 
 # ---- units: modules by their names, and what a main file defines as ``__main__.name``
@@ -123,99 +127,79 @@ def _needs_rayfl(package: str) -> bool:
 
 def _units_of(path: str) -> list[str]:
     """Return the unit that an import path leads to, and those that are imported before it."""
-    module, *names = path.split(".")
-    if module == _MAIN:
-        return [f"{_MAIN}.{names[0]}"] if names else []
-    return [*filter(_is_own_module, accumulate([module, *names], lambda above, name: f"{above}.{name}"))]
-
-
-def _is_own_module(name: str) -> bool:
-    module, spec = sys.modules.get(name), _spec_of(name)
-    if spec is None:
-        return module is not None and is_own(module)
-    return spec.origin is not None and is_own(spec.origin)  # folders without an __init__.py have none
+    if path.startswith(f"{_MAIN}."):
+        return [".".join(path.split(".")[:2])]
+    specs = map(_spec_of, accumulate(path.split("."), "{}.{}".format))
+    return [spec.name for spec in specs if spec and spec.origin and is_own(spec.origin)]
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
     """Return where a module is, without an import of it or of its package."""
-    above, _, name = module.rpartition(".")
-    if module in sys.modules or not name.isidentifier():
-        return getattr(sys.modules.get(module), "__spec__", None)
-    if not above:
-        return find_spec(module)
-    package = _spec_of(above)
-    inside = package and package.submodule_search_locations
-    return PathFinder.find_spec(module, inside) if inside else None
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__spec__", None)
+    above = module.rpartition(".")[0]
+    package = _spec_of(above) if above else None
+    inside = package.submodule_search_locations if package else None
+    return None if above and inside is None else PathFinder.find_spec(module, inside)
 
 
-def _facts_of(unit: str) -> tuple[str, list[str]]:
-    """Return the digest of a unit, empty where it has no source, and the units that it uses."""
-    module, _, name = unit.partition(".")
-    if module == _MAIN:
-        defined = _definition(name)
-        return ("", []) if defined is None else (_digest(defined), [*_named_in(defined)])
+def _tree_of(unit: str) -> ast.AST | None:
+    """Return the syntax of a unit; None where it has no source."""
+    if unit.startswith(f"{_MAIN}."):
+        return _definition(unit.partition(".")[2])
+    if unit in _kept:
+        return _kept[unit][1]
     spec = _spec_of(unit)
-    source = _parsed(_kept[unit][1] if unit in _kept else _read(spec.origin if spec else None))
-    if source is None:
-        return "", []
-    package = spec.parent or "" if spec else ""
-    return _digest(source), [used for path in _imported(source, package) for used in _units_of(path)]
+    return _parsed_file(spec.origin if spec else None)
 
 
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yield what a module imports anywhere, as import paths."""
+def _paths_in(tree: ast.AST, unit: str) -> Iterator[str]:
+    """Yield what a unit imports anywhere; of a main file also what it names there."""
+    spec = _spec_of(unit)
+    package = (spec.parent if spec else sys.modules[_MAIN].__package__) or ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = resolve_name("." * node.level + (node.module or ""), package)
-            yield from (f"{above}.{each.name}" for each in node.names)
+            with suppress(ImportError):  # of a file that has never been imported, and could not be
+                above = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (f"{above}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Name) and unit.startswith(f"{_MAIN}."):
+            thing = getattr(sys.modules[_MAIN], node.id, None)
+            if isinstance(thing, type | FunctionType):
+                yield f"{thing.__module__}.{thing.__qualname__}"
+            elif ismodule(thing):
+                yield thing.__name__
 
 
-def _definition(name: str) -> ast.stmt | None:
+def _definition(name: str) -> ast.AST | None:
     """Return the class or function that a main file or a notebook defines by a name."""
-    cells = map("".join, map(linecache.getlines, _cells(name)))
-    for tree in map(_parsed, [_kept[_MAIN][1]] if _file_of(_MAIN) else cells):
-        for node in reversed(tree.body if tree else []):
+    thing = getattr(sys.modules[_MAIN], name, None)
+    codes = [getattr(each, "__code__", None) for each in (thing, *getattr(thing, "__dict__", {}).values())]
+    cells = [
+        code.co_filename for code in codes if code
+    ]  # of a class its methods', which a rerun leaves alone
+    cells += [file for file in reversed(linecache.cache) if not os.path.isfile(file)]  # the newest first
+    for tree in (_kept[_MAIN][1], *(_parsed("".join(linecache.getlines(cell))) for cell in cells)):
+        for node in ast.walk(tree) if tree else ():
             if isinstance(node, _DEFINITIONS) and node.name == name:
                 return node
     return None
 
 
-def _cells(name: str) -> Iterator[str]:
-    """Yield the cells of a notebook: those with the members of a class or function first, then the newest."""
-    thing = getattr(sys.modules[_MAIN], name, None)
-    for member in (thing, *vars(thing).values()) if isinstance(thing, type) else (thing,):
-        if code := getattr(member, "__code__", None):
-            yield code.co_filename
-    yield from (file for file in reversed([*linecache.cache]) if not os.path.isfile(file))
+def _parsed_file(file: str | None) -> ast.Module | None:
+    with suppress(OSError):
+        return None if file is None else _parsed(Path(file).read_bytes())
+    return None
 
 
-def _named_in(tree: ast.stmt) -> Iterator[str]:
-    """Yield the units of the classes, functions and modules that a definition of a main file names."""
-    for node in ast.walk(tree):
-        thing = getattr(sys.modules[_MAIN], node.id, None) if isinstance(node, ast.Name) else None
-        if ismodule(thing):
-            yield from _units_of(thing.__name__)
-        elif isinstance(thing, type | FunctionType):
-            yield from _units_of(f"{thing.__module__}.{thing.__qualname__}")
-
-
-def _read(file: str | None) -> str | None:
-    with suppress(OSError, SyntaxError, ValueError):
-        if file is not None and file.endswith(".py"):
-            with tokenize.open(file) as source:
-                return source.read()
+def _parsed(source: str | bytes) -> ast.Module | None:
+    with suppress(SyntaxError, ValueError):
+        return ast.parse(source)
     return None
 
 
 @cache
-def _parsed(text: str | None) -> ast.Module | None:
-    with suppress(SyntaxError, ValueError):
-        return None if text is None else ast.parse(text)
-    return None
-
-
 def _digest(tree: ast.AST) -> str:
     return hashlib.sha256(repr(_form(tree)).encode()).hexdigest()[:16]
 

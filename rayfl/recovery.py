@@ -11,11 +11,14 @@ from rayfl.engine.session import Session
 from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
+from rayfl.own_code import changed
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.code import changed, check_unchanged, latest
 from rayfl.record.description import flat
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
+
+UNTIL = " to round "
+"""Stands in records between a module that was replaced during a run, and its last round before."""
 
 if TYPE_CHECKING:
     from rayfl.federation import Rounds
@@ -43,24 +46,31 @@ def check_device(path: Path, device: str) -> None:
         raise Conflict(path, f"{told}: {remedy}")
 
 
-def to_resume(path: Path, rounds: int, settings: Mapping[str, Any], any_code: bool) -> Manifest | None:
+def to_resume(path: Path, rounds: int, settings: dict[str, Any], any_code: bool = False) -> Manifest | None:
     """Return the checkpoint with which a run goes on; None where it has to start again.
 
     Args:
         path: the run folder.
         rounds: how many the run is to have.
         settings: its own that decide the numbers, with the digests of its data and of the user's own code.
-        any_code: whether the code may be another one.
+            What was replaced of the code is then there, too, under ``module to round N``.
+        any_code: whether the code may be another one than before.
 
     Raises:
         UserError: data, settings or code are not those of the run in the folder, or it has more rounds.
     """
     manifest = newest(path, settings)
-    recorded = latest(manifest.settings.get("code", {})) if manifest else {}
-    if not any_code:
-        check_unchanged(path, recorded, settings["code"])
-    elif other := changed(recorded, settings["code"]):
-        warn(f"{path} goes on with other code of your own than before: {', '.join(other)}")
+    if manifest:
+        recorded = manifest.settings.get("code", {})
+        before = {name: recorded[name] for name in recorded if UNTIL in name}
+        if other := changed({name: recorded[name] for name in recorded.keys() - before}, settings["code"]):
+            told = f"was run with other code of your own: {', '.join(sorted(other))}"
+            if not any_code:
+                remedy = "Restore it, allow it by --code changed, or start anew with another --output"
+                raise Conflict(path, f"{told}. {remedy}")
+            warn(f"{path} {told}; the run goes on with what is there now")
+        before |= {f"{name}{UNTIL}{manifest.round}": recorded[name] for name in other}
+        settings["code"] = {**settings["code"], **before}
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from rayfl.config.command import Parser, add_common_options
-from rayfl.config.parser import federation_of
+from rayfl.config.parser import code_of, federation_of
 from rayfl.config.reader import layered
 from rayfl.config.table_file import (
     Table,
@@ -26,10 +26,9 @@ from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import read_file, write_file
 from rayfl.imports import from_here
-from rayfl.jobs.cells import Job, Runner, automatic_jobs
+from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
-from rayfl.record.code import check_unchanged
 from rayfl.record.description import decides, differing, dump, flat
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
@@ -110,16 +109,17 @@ def run(given: Any) -> int:
             state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
             console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
         return 0
-    for cell in cells if given.code is None else ():
-        check_unchanged(cell.folder, cell.recorded_code, cell.code or {})
     with console.status("Checking all cells"):
         check(table, cells)
+    code = code_of({(cell.row, cell.column): cell.settings for cell in cells}.values())
+    check_code([cell.folder for cell in cells], code, remove=given.code is not None)
     _claim(table, output)
     jobs = given.jobs
     if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
+    check_code([cell.folder for cell in cells], code)  # which may have been edited in the meantime
     earlier = _finished_earlier(table, cells, output)
     recorded = [*(cell.folder for cell in cells if cell.finished), *earlier]
     if recorded:
@@ -172,10 +172,9 @@ def plan(
                 federation = federation_of(settings)
             except UserError as error:
                 raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
-            code = federation.own_code()
             for seed in seeds:
                 folder = output / slug(row) / slug(column) / f"seed-{seed}"
-                cells.append(Job(row, column, seed, federation.rounds, folder, settings, code))
+                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
                 if not cells[-1].fruitless:
                     _check_same(folder, federation, seed)
     order = {seed: place for place, seed in enumerate(seeds)}

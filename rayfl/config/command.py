@@ -35,6 +35,9 @@ from rayfl.errors import Conflict, Missing, Unknown, UserError
 from rayfl.settings import Settings, class_names
 from rayfl.shown import did_you_mean
 
+ANY_CODE = Literal["changed"] | None
+"""What ``--code`` takes: whether what other code of the user's own has made is refused."""
+
 
 class Help(argparse.HelpFormatter):
     """Help as a person writes it: what a value must be, the names there are, and the default."""
@@ -295,9 +298,5 @@ def add_common_options(made: Parser, what: str, items: str) -> None:
     made.add("--rounds", kind=int | None, help="rounds; default: the file's")
     made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")
     made.add("--output", kind=str | None, help=f"folder; default: runs/<{what}>")
-    made.add(
-        "--code",
-        kind=Literal["changed"] | None,
-        help=f"changed: run {items} anew that were made with other code of your own than there is now",
-    )
+    made.add("--code", kind=ANY_CODE, help=f"changed: run {items} anew that other code of your own has made")
     made.add("--list", action="store_true", help=f"list the {items}, and run nothing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from rayfl.config.command import Parser
+from rayfl.config.command import ANY_CODE, Parser
 from rayfl.config.reader import Flat, Word, flattened, layered, read
 from rayfl.config.table_file import Table, check_kind, is_table, rooted
 from rayfl.data import Data
@@ -56,7 +56,7 @@ def parser() -> Parser:
     )
     made.add(
         "--code",
-        kind=str | None,
+        kind=ANY_CODE,
         help="changed: go on with --resume, though code of your own is not what the run has had so far.",
     )
     made.add(
@@ -95,7 +95,6 @@ def federation_from(arguments: Sequence[str]) -> Federation:
         federation = federation_of(layered(*files.values(), given))
     except UserError as error:
         raise _of_file(error, files, given) from error.__cause__
-    federation.expected_code = asked.code
     if asked.print_config is not None:
         _print(federation, asked.print_config)
     return federation
@@ -104,6 +103,11 @@ def federation_from(arguments: Sequence[str]) -> Federation:
 def federation_of(settings: Mapping[str, Any]) -> Federation:
     """Build the federation that a mapping of settings stands for."""
     return read(Federation, rooted(dict(settings)))
+
+
+def code_of(several: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return digests of the user's own code that decides the numbers of federations, of their settings."""
+    return {name: digest for each in several for name, digest in federation_of(each).own_code().items()}
 
 
 def _file(path: Path, asked: Any, given: Flat) -> Flat:
@@ -193,7 +197,7 @@ def _resumed(folder: str | Path, given: Flat, code: str | None, data: Data | Non
             federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
     if data is not None:
         federation = _with_data(federation, data, path)
-    return federation.resume(folder, code)
+    return federation.resume(folder, any_code=code is not None)
 
 
 def _with_data(federation: Federation, data: Data, path: Path) -> Federation:

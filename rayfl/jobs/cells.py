@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -23,12 +23,12 @@ from typing import IO, Any
 import yaml
 
 from rayfl.config.table_file import Settings
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, UserError
 from rayfl.evaluation.result import read_config
 from rayfl.files import fit, held, lock, parse_json, read_file, read_json, reading, write_file
 from rayfl.memory import available_memory
+from rayfl.own_code import changed
 from rayfl.record.checks import Summary
-from rayfl.record.code import changed, whole
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import read_environment
 from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
@@ -49,7 +49,6 @@ class Job:
         rounds: of the run.
         folder: the run folder.
         settings: options of ``rayfl.run``, without the folder.
-        code: digests of the user's own code that decides its numbers; None for any.
     """
 
     row: str
@@ -58,7 +57,6 @@ class Job:
     rounds: int
     folder: Path
     settings: Settings
-    code: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.row}, {self.column}, seed {self.seed}"
@@ -70,21 +68,14 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done and summed up, with the code that there is."""
+        """Whether all rounds are done and summed up."""
         path = self.folder / SUMMARY
         if not path.exists():
             return False
         with reading(path, "remove it, and the run goes on from its checkpoint"):
             summary = read_json(path)
             fit(Summary, summary)
-        done = summary["completed"] >= self.rounds or summary.get("early")
-        return bool(done and (self.code is None or not changed(self.recorded_code, self.code)))
-
-    @property
-    def recorded_code(self) -> dict[str, str]:
-        """Digests of the user's own code with which the run in the folder was made."""
-        found: dict[str, str] = read_environment(self.folder).get("code", {})
-        return found
+        return bool(summary["completed"] >= self.rounds or summary.get("early"))
 
     @property
     def fruitless(self) -> bool:
@@ -113,13 +104,7 @@ class Job:
         return list(found.values())
 
     def command(self) -> list[str]:
-        """Write the settings beside the folder; return the command that runs the cell, or goes on with it.
-
-        A run that was made with other code is removed first.
-        """
-        code = self.code or {}
-        if changed(self.recorded_code, code):
-            shutil.rmtree(self.folder)
+        """Write the settings beside the folder; return the command that runs the cell, or goes on with it."""
         if (self.folder / CONFIG).is_file():
             kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
             given, settings = ["--resume", str(self.folder)], kept | {"rounds": self.rounds}
@@ -127,7 +112,25 @@ class Job:
             given, settings = ["--output", str(self.folder)], self.settings | {"seed": self.seed}
         file = self.folder.with_name(f"{self.folder.name}.yaml")
         write_file(file, yaml.safe_dump(settings, sort_keys=False))
-        return [sys.executable, "-m", "rayfl.run", "--config", str(file), "--code", whole(code), *given]
+        return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
+
+
+def check_code(folders: Iterable[Path], there: Mapping[str, str], remove: bool = False) -> None:
+    """Refuse runs that other code of the user's own has made, or remove them.
+
+    Args:
+        folders: of the runs; where nothing has begun yet there is none.
+        there: digests of the code that there is, of all of them.
+        remove: whether runs of other code are removed, so that they begin anew.
+    """
+    for folder in folders:
+        if other := changed(read_environment(folder).get("code", {}), there):
+            if not remove:
+                told = f"was run with other code of your own: {', '.join(other)}"
+                remedy = "Restore it, let what it has made begin anew by --code changed"
+                raise Conflict(folder, f"{told}. {remedy}, or choose another --output")
+            with held(folder):
+                shutil.rmtree(folder)
 
 
 @dataclass

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
 PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
-_NO_CODE: Mapping[str, Any] = {"code": {}, "callbacks": {}}
 PACKAGE = Path(__file__).parents[1]
 """The folder of rayfl's own sources."""
 
@@ -138,17 +137,16 @@ class RunFolder:
         self._population: Population | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: str, own: Mapping[str, Any] = _NO_CODE) -> RunFolder:
+    def create(cls, path: str | Path, config: str) -> RunFolder:
         """Make a new run folder with its ``config.yaml`` and ``environment.json``.
 
         Args:
             path: where; must not exist or be empty.
             config: the complete configuration as YAML.
-            own: digests of the user's own code: ``code`` of what decides the numbers, and ``callbacks``.
         """
         check_unused(path)
         folder = cls(Path(path))
-        write_file(folder.path / ENVIRONMENT, _json({**environment(), **own}, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json(environment(), indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
         sync_folder(folder.path)
@@ -159,26 +157,27 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(
-        cls, path: str | Path, round: int, config: str | None = None, own: Mapping[str, Any] = _NO_CODE
-    ) -> RunFolder:
+    def resume(cls, path: str | Path, round: int, config: str | None = None) -> RunFolder:
         """Open an existing run folder, to go on with the given round.
 
         Args:
             path: the folder.
             round: first round to be run; the records of it and of later ones are removed.
             config: the configuration with which the run goes on, where it differs from the earlier one.
-            own: digests of the user's own code, as of a new folder.
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
         first = read_environment(folder.path)
         folder.truncate(round)
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
-        write_file(folder.path / ENVIRONMENT, _json({**first, **own, "resumed": resumed}, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
         if config is not None:
             write_file(folder.path / CONFIG, config)
         return folder
+
+    def write_code(self, **code: Mapping[str, str]) -> None:
+        """Add digests of the user's own code to ``environment.json``: of what decides, and of callbacks."""
+        write_file(self.path / ENVIRONMENT, _json({**read_environment(self.path), **code}, indent=2))
 
     def write_partition(self, partition: Mapping[str, Any]) -> None:
         """Write ``partition.json``.

@@ -26,6 +26,7 @@ from ray.tune.search.repeater import TRIAL_INDEX
 from rich.console import Console
 
 from rayfl.arguments import arguments_of, checked
+from rayfl.config.parser import code_of
 from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
@@ -34,11 +35,10 @@ from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, 
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
 from rayfl.files import fit, held, read_json, reading, write_file
-from rayfl.jobs.cells import Job
+from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checks import Summary
-from rayfl.record.code import changed, check_unchanged
-from rayfl.record.folder import check_kind, read_environment
+from rayfl.record.folder import check_kind
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.shipped import find
 from rayfl.shown import counted
@@ -117,7 +117,8 @@ def run(
         space: a tune space, its file, or the name of one that comes with rayfl.
         output: the folder; ``runs/<sweep>`` by default.
         resume: whether to go on with the sweep of that folder, which must be of the same space.
-        code: ``changed`` to run trials anew that were made with other code of the user's own.
+        code: ``changed`` to run trials anew that other code of the user's own has made; searchers and
+            schedulers then choose anew, too.
         address: the Ray cluster to join; by default the engine's, or a new local one.
         console: where people are told.
 
@@ -144,35 +145,20 @@ def run(
     if not resume:
         check(space, points)
         space.save(output)
-    there: dict[str, str] = {}
-    for point in points:
-        there |= federation_of(point.settings).own_code()
+    there = code_of(point.settings for point in points)
     with held(output):
-        _settle_code(output, there, code)
+        check_code(output.glob("trials/*/seed-*/"), there, remove=code is not None)
+        chosen = (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}"))
+        for path in chosen if code else ():
+            path.unlink()
         rounds = max(point.rounds for point in points)
-        return _run(space, output.absolute(), rounds, federation, there, address or own, console)
-
-
-def _settle_code(output: Path, there: Mapping[str, str], asked: str | None) -> None:
-    """Refuse trials of other code than there is, or remove them, and what a searcher knows of their scores."""
-    for folder in sorted(output.glob("trials/*/seed-*/")):
-        recorded = read_environment(folder).get("code", {})
-        if asked is None:
-            check_unchanged(folder, recorded, there)
-        elif changed(recorded, there):
-            for path in (folder.with_name(folder.name + STOPPED), *output.glob("searcher-*.jsonl")):
-                path.unlink(missing_ok=True)
-            shutil.rmtree(folder)
+        swept = _run(space, output.absolute(), rounds, federation, address or own, console)
+        check_code(output.glob("trials/*/seed-*/"), there)  # which may have been edited in the meantime
+        return swept
 
 
 def _run(
-    space: Space,
-    output: Path,
-    rounds: int,
-    federation: Federation,
-    code: Mapping[str, str],
-    address: str | None,
-    console: Console,
+    space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
 ) -> Swept:
     planned = space.count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -185,7 +171,7 @@ def _run(
         clients = federation.clients or len(federation.federated_data())
         wait = patience(federation.engine.wait) if isinstance(federation.engine, Ray) else 0.0
         part = share(federation.engine, clients, nodes, planned, space.at_once, comes=wait > 0)
-        order = Order(space, output, part.engine, tuple(sys.orig_argv), code)
+        order = Order(space, output, part.engine, tuple(sys.orig_argv))
         watcher = Watcher(order, part, planned, rounds, cluster.gone)
         watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, LOOK)
         at_once = part.at_once or os.cpu_count() or 1

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from rayfl.callbacks.callback import Callback, Run
 from rayfl.config.parser import federation_of
 from rayfl.config.table_file import Settings
 from rayfl.engine import Ray
-from rayfl.errors import Conflict, UserError, own_fault
+from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import Result
 from rayfl.files import lock
 from rayfl.jobs.cells import Job
-from rayfl.record.code import changed
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.tune.scores import RoundScores, validation_score
 from rayfl.tune.space import PAUSING, Space
@@ -44,14 +43,12 @@ class Order:
         output: the folder of the sweep.
         engine: settings of its engine that follow from its share of the cluster.
         command: the sweep's command line, for the records.
-        code: digests of the user's own code that decides numbers, as it was when the sweep was started.
     """
 
     space: Space
     output: Path
     engine: Settings
     command: tuple[str, ...]
-    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_trial(config: Mapping[str, Any], order: Order) -> None:
@@ -100,9 +97,6 @@ class Trial(Callback):
         """Report what is recorded, and run the federation to its end."""
         settings = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
         federation = federation_of(job.settings | self._order.engine | settings)
-        if other := changed(federation.own_code(), self._order.code):
-            told = f"of your own has changed since the sweep was started ({', '.join(other)})"
-            raise Conflict("code", f"{told}: stop it, and go on with --code changed")
         self._rounds = job.rounds
         self._scores = RoundScores(job.folder, federation.protocol, self._space.metric)
         for record in read_records(job.folder) if (job.folder / PARTITION).exists() else ():

@@ -30,7 +30,7 @@ BYTES = ("metrics.jsonl", "clients.parquet", "checkpoints/*.safetensors", "model
 VALUES = ("config.yaml", "partition.json", "summary.json", "checkpoints/manifest-*.json")
 GONE: tuple[str, ...] = ()
 """Settings that were taken away since, which may be in one of two files."""
-ELSEWHERE = ("engine", "output", "rayfl", "sha256")
+ELSEWHERE = ("code", "engine", "output", "rayfl", "sha256")
 """Keys of values that depend on where and by which version of the program a run was carried out."""
 
 DOMAINS = Synthetic(
