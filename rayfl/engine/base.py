@@ -19,7 +19,7 @@ from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.measures import Measure, measures
 from rayfl.methods import Method
 from rayfl.nets import Architecture
-from rayfl.nets.module import resolved
+from rayfl.nets.module import resolve_path
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.shown import counted
 from rayfl.training.settings import Training
@@ -190,7 +190,7 @@ class Plan:
         """The nets as a list, also where there is one."""
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
-    def resolved(self, classes: int) -> Plan:
+    def resolve_paths(self, classes: int) -> Plan:
         """Return a plan with what import paths name in this process: in others they may name something else.
 
         Args:
@@ -199,8 +199,8 @@ class Plan:
         method = copy(self.method)
         for option, net in method.architectures.items():
             if net is not None:
-                setattr(method, option, resolved(net))
-        nets: list[Architecture | str] = [*map(resolved, self.nets)]
+                setattr(method, option, resolve_path(net))
+        nets: list[Architecture | str] = [*map(resolve_path, self.nets)]
         return replace(self, method=method, net=nets, metrics=measures(self.metrics, classes))
 
     @property

@@ -14,7 +14,6 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
-from rayfl.engine.base import Plan
 from rayfl.errors import Conflict
 from rayfl.own_code import digests, is_own
 from rayfl.shown import warn
@@ -34,15 +33,15 @@ def by_value(modules: Collection[ModuleType]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def put(plan: Plan) -> Any:
-    """Put a plan into Ray's object store, with the user's own code by value; return its reference.
+def put(thing: Any) -> Any:
+    """Put something into Ray's object store, with the user's own code in it by value; return its reference.
 
     Where some of that code cannot be sent by value (locks, cached functions, compiled modules), or is
     imported within functions, all of it goes by its names: a class has to be one and the same in a process. A
-    line tells of it, and each process that receives the plan compares the code that it has under these names.
+    line tells of it, and each process that receives the thing compares the code that it has by these names.
 
     Raises:
-        Conflict: in an actor that receives it: this code is another one there.
+        Conflict: in a process that receives it: this code is another one there.
     """
     own = {
         name: module
@@ -50,41 +49,44 @@ def put(plan: Plan) -> Any:
         if isinstance(module, ModuleType) and module.__name__ == name
         if is_own(vars(module).get("__file__") or "")
     }
-    code = digests(_sent_by_name(plan, own))
+    names = _modules_by_name(thing, own)
+    if not names:
+        return ray.put(thing)
+    code = digests(names)
     with by_value(own.values()):
         try:
             late = {name for name in code if name in own and _imports_late(own[name], code)}
-            kept = ", ".join(sorted(late | _sent_by_name(plan, own)))
+            reason = ", ".join(sorted(late | _modules_by_name(thing, own)))
         except Exception as error:
-            kept = str(error)
-        if not kept:
-            return ray.put(plan)
+            reason = str(error)
+        if not reason:
+            return ray.put(thing)
     warn(
-        f"your code cannot be sent to actors as it is here ({kept}), because of a lock, a cached function, "
+        f"your code cannot be sent to actors as it is here ({reason}), because of a lock, a cached function, "
         "compiled code or an import within a function: actors import all of it, and do not see what a script "
         "or a notebook has changed in it"
     )
-    return ray.put(_ByName(plan, code))
+    return ray.put(_ByName(thing, code))
 
 
 class _ByName:
-    """A plan on its way, with the digests of the code that goes by its names."""
+    """Something on its way, with the digests of the code in it that goes by its names."""
 
-    def __init__(self, plan: Plan, code: Mapping[str, str]) -> None:
-        self._parts = plan, code
+    def __init__(self, thing: Any, code: Mapping[str, str]) -> None:
+        self._parts = thing, code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, self._parts
+        return _receive, self._parts
 
 
-def _arrived(plan: Plan, code: Mapping[str, str]) -> Plan:
-    """Return a plan that has arrived, where the code is what it was at the start."""
+def _receive(thing: Any, code: Mapping[str, str]) -> Any:
+    """Return what has arrived, where the code is what it was at the start."""
     here = digests(code)
     for name, digest in code.items():
         if here.get(name) != digest:
             told = "its file has been changed since, or is another one on this host"
             raise Conflict(name, f"is not the code with which the run was started: {told}")
-    return plan
+    return thing
 
 
 def _imports_late(module: ModuleType, own: Collection[str]) -> bool:
@@ -99,10 +101,10 @@ def _imports_late(module: ModuleType, own: Collection[str]) -> bool:
     return any(name.partition(".")[0] in packages for name in named)
 
 
-def _sent_by_name(plan: Plan, own: Mapping[str, ModuleType]) -> set[str]:
+def _modules_by_name(thing: Any, own: Mapping[str, ModuleType]) -> set[str]:
     """Return the modules of the user's own of which something would now be sent by its name."""
     look = _Look(own)
-    look.dump(plan)
+    look.dump(thing)
     return look.by_name
 
 
@@ -110,7 +112,7 @@ class _Look(cloudpickle.Pickler):
     """Notes of which of some modules something is sent by its name."""
 
     def __init__(self, modules: Mapping[str, ModuleType]) -> None:
-        super().__init__(BytesIO())
+        super().__init__(BytesIO(), buffer_callback=lambda buffer: None)  # arrays need not be copied
         self._modules, self.by_name = modules, set[str]()
 
     def reducer_override(self, thing: Any) -> Any:

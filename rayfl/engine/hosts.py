@@ -23,7 +23,7 @@ Software = Mapping[str, str | None]
 """
 
 
-def look() -> dict[str, str | None]:
+def software_here() -> dict[str, str | None]:
     """Return what this host has. It travels by value: the rayfl that is there may be another one."""
     spec = find_spec("rayfl")
     places = [*(spec.submodule_search_locations or ())] if spec else []
@@ -35,7 +35,7 @@ def look() -> dict[str, str | None]:
     }
 
 
-def compare(here: Software, hosts: Mapping[str, Software]) -> None:
+def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
     """Refuse hosts on which numbers would be others; warn of what changes their last bits.
 
     Args:
@@ -47,14 +47,14 @@ def compare(here: Software, hosts: Mapping[str, Software]) -> None:
     """
     everywhere = {"this process": here, **hosts}
     for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
-        for host, told in _differing(name, having):
+        for host, told in _differences(name, having):
             raise Conflict(host, f"{told}: install the same one on every host")
     for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
-        for host, told in _differing(name, having)[:1]:
+        for host, told in _differences(name, having)[:1]:
             warn(f"{host} {told}: results may differ in their last bits")
 
 
-def _differing(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
+def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
     """Return which of those that have something have another one than the first of them, and what to say."""
     there = [(place, each[name]) for place, each in having.items() if each.get(name)]
     return [
@@ -64,7 +64,7 @@ def _differing(name: str, having: Mapping[str, Software]) -> list[tuple[str, str
     ]
 
 
-def asked(
+def ask_hosts(
     hosts: Mapping[str, Software], ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]
 ) -> Mapping[str, Software]:
     """Return what some hosts have, by their names, after those are asked and compared that are not known yet.
@@ -75,18 +75,18 @@ def asked(
         get: waits for what Ray's references refer to.
 
     Raises:
-        Conflict: see :func:`compare`.
+        Conflict: see :func:`compare_hosts`.
     """
     nodes = {_name(node): node for node in ray.nodes() if node["NodeID"] in ids}
     new = {name: node for name, node in nodes.items() if name not in hosts}
     with by_value([sys.modules[__name__], folder]):
-        ask = ray.remote(num_cpus=0)(look)
+        ask = ray.remote(num_cpus=0)(software_here)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
         calls = [ask.options(scheduling_strategy=place).remote() for place in places]
     found = {
         name: {**told, "GPU": _gpu(node)} for (name, node), told in zip(new.items(), get(calls), strict=True)
     }
-    compare(look(), {**hosts, **found})
+    compare_hosts(software_here(), {**hosts, **found})
     return {**hosts, **found}
 
 

@@ -39,7 +39,7 @@ from rayfl.engine import by_value
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Plan, Started
 from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.hosts import asked
+from rayfl.engine.hosts import ask_hosts
 from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
@@ -59,7 +59,11 @@ PATIENCE = 10.0
 """Seconds in which actors that live may end what they do after a loss: to start another takes as long."""
 _STARTED = itertools.count(1)
 GONE = (
-    *(RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError),
+    RayActorError,
+    ObjectLostError,
+    NodeDiedError,
+    WorkerCrashedError,
+    OutOfMemoryError,
     TaskUnschedulableError,
 )
 """What Ray raises when a process or a host is gone, or what it has held."""
@@ -150,7 +154,7 @@ class RayWorkers(Workers):
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
-        self._sent = self._sent or by_value.put(self._plan.resolved(self._data.dataset.classes))
+        self._sent = self._sent or by_value.put(self._plan.resolve_paths(self._data.dataset.classes))
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
@@ -184,7 +188,7 @@ class RayWorkers(Workers):
     def _check_hosts(self, ids: Collection[str]) -> None:
         """See that hosts have what this one has, unless it is the only one, with a Ray of the run's own."""
         if not self._started.is_own:
-            self.hosts = asked(self.hosts, ids, self.get)
+            self.hosts = ask_hosts(self.hosts, ids, self.get)
 
     def survive(self) -> None:
         """Keep the actors that live, unless a host is lost, and with it what is reserved there."""

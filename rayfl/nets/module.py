@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any, cast, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from torch import nn
 
@@ -20,9 +20,6 @@ from rayfl.shown import did_you_mean
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""
-
-_FOUND = "_found"
-"""Attribute of a net that has come from another process: what its path named there."""
 
 
 class Module(Architecture):
@@ -39,6 +36,7 @@ class Module(Architecture):
     """Name of the last linear layer, such as ``classifier.1``; by default it is found."""
     arguments: dict[str, Any] | None = None
     """Further arguments by name, such as ``{width_mult: 0.5}``."""
+    _found: ClassVar[Callable[..., Any] | None] = None  # of a net from another process, what was named there
 
     def __post_init__(self) -> None:
         for name, value in (self.arguments or {}).items():
@@ -64,8 +62,8 @@ class Module(Architecture):
     def _function(self) -> Callable[..., Any]:
         """Return the class or function that the path names, or has named where the net comes from."""
         path = self.path
-        if (found := vars(self).get(_FOUND)) is not None:
-            return cast("Callable[..., Any]", found)
+        if self._found is not None:
+            return self._found
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
@@ -115,11 +113,13 @@ class Module(Architecture):
         return (), by_name
 
 
-def resolved(net: Architecture | str) -> Architecture:
+def resolve_path(net: Architecture | str) -> Architecture:
     """Return a net with what its path names in this process: in others it may name something else."""
-    net = Module(path=net) if isinstance(net, str) else copy(net)
+    if isinstance(net, str):
+        net = Module(path=net)
     if isinstance(net, Module):
-        vars(net)[_FOUND] = net._function()
+        net = copy(net)
+        vars(net)["_found"] = net._function()
     return net
 
 

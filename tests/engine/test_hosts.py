@@ -19,7 +19,7 @@ from tests.support.refusals import refused
 ray: Any = pytest.importorskip("ray")
 
 from rayfl.engine import ray_workers  # noqa: E402
-from rayfl.engine.hosts import compare  # noqa: E402
+from rayfl.engine.hosts import compare_hosts  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
 USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
@@ -27,23 +27,23 @@ USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A",
 
 @pytest.mark.parametrize("name", ["rayfl", "torch", "numpy"])
 def test_a_host_on_which_numbers_would_be_others(name: str) -> None:
-    compare(USUAL, {"host a": USUAL, "host b": USUAL})
+    compare_hosts(USUAL, {"host a": USUAL, "host b": USUAL})
     with refused(Conflict, "host b") as caught:
-        compare(USUAL, {"host a": USUAL, "host b": USUAL | {name: "other"}})
+        compare_hosts(USUAL, {"host a": USUAL, "host b": USUAL | {name: "other"}})
     assert "other" in str(caught.value)
     assert str(USUAL[name]) in str(caught.value)
 
 
 def test_hosts_that_agree_on_another_rayfl() -> None:
     with refused(Conflict, "host a"):
-        compare(USUAL, {name: USUAL | {"rayfl": "sources 2"} for name in ("host a", "host b")})
+        compare_hosts(USUAL, {name: USUAL | {"rayfl": "sources 2"} for name in ("host a", "host b")})
 
 
 def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    compare(USUAL, {"a": USUAL | {"torch": "2.8"}, "b": USUAL | {"torch": "2.8", "processor": "B"}})
+    compare_hosts(USUAL, {"a": USUAL | {"torch": "2.8"}, "b": USUAL | {"torch": "2.8", "processor": "B"}})
     assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["a", "b"]
     caplog.clear()
-    compare(USUAL, {"a": USUAL, "b": USUAL | {"GPU": "H100"}, "c": USUAL | {"GPU": "A100"}})
+    compare_hosts(USUAL, {"a": USUAL, "b": USUAL | {"GPU": "H100"}, "c": USUAL | {"GPU": "A100"}})
     assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["c"]
 
 
@@ -86,7 +86,7 @@ def test_a_host_that_joins_with_another_rayfl_is_left_out(
             actor = ray.remote(num_cpus=0)(Joining).remote()
             workers.joining = [(actor, up := actor.ready.remote())]
             ray.wait([up])
-            monkeypatch.setattr(ray_workers, "asked", refuse)
+            monkeypatch.setattr(ray_workers, "ask_hosts", refuse)
             left_out.append(actor)
         return train(self, round, *arguments)
 
