@@ -29,7 +29,7 @@ _MAIN = "__main__"
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 _kept: dict[str, tuple[object, ast.Module | None]] = {}
-"""Module -> the spec with which it was imported, and the syntax of its source as it was then."""
+"""Module -> the spec with which it was imported; of the user's own also the syntax of its source then."""
 
 
 def is_own(thing: type | FunctionType | ModuleType | str) -> bool:
@@ -58,9 +58,9 @@ def keep_sources() -> None:
     """
     for name, module in [*sys.modules.items()]:
         spec = getattr(module, "__spec__", None)
-        known = name in _kept and _kept[name][0] is spec
-        if not known and isinstance(module, ModuleType) and is_own(module):
-            _kept[name] = spec, _parsed_file(_file_of(name))
+        if name not in _kept or _kept[name][0] is not spec:
+            own = isinstance(module, ModuleType) and is_own(module)
+            _kept[name] = spec, _parsed_file(_file_of(name)) if own else None
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
@@ -80,11 +80,16 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     waiting = [unit for path in paths for unit in _units_of(path)]
     for unit in waiting:
-        if unit not in found and (tree := _tree_of(unit)) is not None:
-            found[unit] = _digest(tree)
-            waiting += [used for path in _paths_in(tree, unit) for used in _units_of(path)]
-        elif unit not in found:
+        if unit in found:
+            continue
+        if (tree := _tree_of(unit)) is None:
             _tell_lacking(unit)
+            continue
+        spec, in_main = _spec_of(unit), unit.startswith(f"{_MAIN}.")
+        package = spec.parent if spec else sys.modules[_MAIN].__package__
+        found[unit], imported = _facts_of(tree, package or "")
+        paths = [*imported, *(_named_in(tree) if in_main else ())]
+        waiting += [used for path in paths for used in _units_of(path)]
     return found
 
 
@@ -153,23 +158,28 @@ def _tree_of(unit: str) -> ast.AST | None:
     return _parsed_file(spec.origin if spec else None)
 
 
-def _paths_in(tree: ast.AST, unit: str) -> Iterator[str]:
-    """Yield what a unit imports anywhere; of a main file also what it names there."""
-    spec = _spec_of(unit)
-    package = (spec.parent if spec else sys.modules[_MAIN].__package__) or ""
+@cache
+def _facts_of(tree: ast.AST, package: str) -> tuple[str, list[str]]:
+    """Return the digest of a unit, and what it imports anywhere."""
+    imported: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            imported += [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom):
             with suppress(ImportError):  # of a file that has never been imported, and could not be
                 above = resolve_name("." * node.level + (node.module or ""), package)
-                yield from (f"{above}.{each.name}" for each in node.names)
-        elif isinstance(node, ast.Name) and unit.startswith(f"{_MAIN}."):
-            thing = getattr(sys.modules[_MAIN], node.id, None)
-            if isinstance(thing, type | FunctionType):
-                yield f"{thing.__module__}.{thing.__qualname__}"
-            elif ismodule(thing):
-                yield thing.__name__
+                imported += [f"{above}.{each.name}" for each in node.names]
+    return hashlib.sha256(repr(_form(tree)).encode()).hexdigest()[:16], imported
+
+
+def _named_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the import paths of what a definition of a main file names there."""
+    for node in ast.walk(tree):
+        thing = getattr(sys.modules[_MAIN], node.id, None) if isinstance(node, ast.Name) else None
+        if isinstance(thing, type | FunctionType):
+            yield f"{thing.__module__}.{thing.__qualname__}"
+        elif ismodule(thing):
+            yield thing.__name__
 
 
 def _definition(name: str) -> ast.AST | None:
@@ -197,11 +207,6 @@ def _parsed(source: str | bytes) -> ast.Module | None:
     with suppress(SyntaxError, ValueError):
         return ast.parse(source)
     return None
-
-
-@cache
-def _digest(tree: ast.AST) -> str:
-    return hashlib.sha256(repr(_form(tree)).encode()).hexdigest()[:16]
 
 
 def _form(node: Any) -> Any:

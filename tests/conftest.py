@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,3 +44,12 @@ def kept_actors(_kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = "rayfl.engine.ray_workers.RayWorkers"
     monkeypatch.setattr(f"{workers}.start", lambda self, shrink: _kept.start(self, shrink))
     monkeypatch.setattr(f"{workers}.stop", lambda self: _kept.stop(self))
+
+
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Modules of the user's own in a folder of their own."""
+    from tests.support.own_modules import OwnModules
+
+    (tmp_path / "own").mkdir()
+    return OwnModules(tmp_path / "own", monkeypatch)

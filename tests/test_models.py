@@ -16,6 +16,7 @@ from rayfl.methods import METHODS
 from rayfl.nets import CNNB
 from tests.methods.cases import net_of
 from tests.support.federations import small
+from tests.support.own_modules import SCALED, OwnModules
 from tests.support.refusals import refused
 
 
@@ -162,3 +163,12 @@ def test_models_have_the_memory_layout_of_the_run(tmp_path: Path, execution: Any
     x, _ = models.batch(3)
     assert x.stride() == seen.x.stride()
     assert torch.equal(models.scores(3, x)["personal"], seen.scores)
+
+
+def test_other_code_than_the_runs_is_told(tmp_path: Path, own_modules: OwnModules, caplog: Any) -> None:
+    small(tmp_path / "run", method=own_modules.load("mine", SCALED).Mine(), rounds=1).run()
+    load_models(tmp_path / "run", data=False)
+    assert not caplog.records
+    own_modules.load("mine", SCALED.replace("1.0", "0.1"))
+    load_models(tmp_path / "run", data=False)
+    assert "(mine)" in caplog.text

@@ -18,6 +18,7 @@ from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner
 from rayfl.record.description import dump
 from rayfl.run import main as run_main
+from tests.support.own_modules import SCALED
 from tests.support.refusals import told
 from tests.support.tables import TINY, write
 
@@ -328,3 +329,22 @@ def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     assert table.main([*given, "--engine", "rayfl.engine.Ray"]) == 0
     assert table.main([*given, "--jobs", "7"]) == 0
     assert limits == [1, 1, 7]
+
+
+def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_modules, monkeypatch):
+    """Before a cell is started; and where the code was edited while the table ran."""
+    text = TINY.replace("method: FedAvg", "method: mine.Mine")
+    given = [write(tmp_path, text), "--rows", "FedAvg", "--columns", "even", "--rounds", "1"]
+    given += ["--quiet", "true", "--output", str(tmp_path / "runs")]
+    own_modules.load("mine", SCALED)
+    assert table.main([*given, "--seeds", "1"]) == 0
+    own_modules.load("mine", SCALED.replace("1.0", "0.1"))
+    with told(Conflict, "runs/FedAvg/even/seed-0"):
+        assert table.main(given) == 2
+    assert [job.seed for job in runs_here] == [0]
+    assert table.main([*given, "--code", "changed"]) == 0
+    assert [job.seed for job in runs_here] == [0, 0, 5]
+    run, scaled = Runner.run, SCALED.replace("1.0", "0.5")
+    monkeypatch.setattr(Runner, "run", lambda *given: own_modules.load("mine", scaled) and run(*given))
+    with told(Conflict, "runs/FedAvg/even/seed-1"):
+        assert table.main([*given, "--seeds", "3"]) == 2

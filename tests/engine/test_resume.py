@@ -32,8 +32,11 @@ from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from tests.hostile.cases_checkpoints import seal
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
+from tests.support.own_modules import SCALED, OwnModules
 from tests.support.processes import rounds_of, wait_until
 from tests.support.refusals import refused
+
+WATCHES = "from rayfl import Callback\nclass Watch(Callback):\n    pass\n"
 
 
 class StopsAfterTwo(Callback):
@@ -553,3 +556,30 @@ def test_torch_threads_are_given_back(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     small(tmp_path / "run", rounds=1, engine=Inline(threads=2)).run()
     assert torch.get_num_threads() == threads
+
+
+def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
+    tmp_path: Path, own_modules: OwnModules
+) -> None:
+    """Its records then say what it had, and until when; callbacks may change."""
+    run = tmp_path / "run"
+    first = small(run, method=own_modules.load("mine", SCALED).Mine(), rounds=2)
+    first.callbacks.append(own_modules.load("watch", WATCHES).Watch())
+    first.run()
+    before = json.loads((run / "environment.json").read_text())
+    assert [before[key].keys() for key in ("code", "callbacks")] == [{"mine"}, {"watch"}]
+    own_modules.load("mine", f"# Edited\n{SCALED}")
+    longer = resumed(run, ["--rounds", "3", "--quiet", "true"])
+    longer.callbacks.append(own_modules.load("watch", f"{WATCHES}    x = 1\n").Watch())
+    longer.run()
+    own_modules.load("mine", SCALED.replace("1.0", "0.1"))
+    kept = bytes_of_run(run)
+    with refused(Conflict, run):
+        resumed(run, ["--rounds", "4"]).run()
+    assert bytes_of_run(run) == kept
+    resumed(run, ["--rounds", "4", "--quiet", "true", "--code", "changed"]).run()
+    code = json.loads((run / "summary.json").read_text())["code"]
+    assert code.keys() == {"mine", "mine to round 3"}
+    assert code["mine"] != code["mine to round 3"] == before["code"]["mine"]
+    resumed(run, ["--rounds", "5", "--quiet", "true"]).run()
+    assert json.loads((run / "summary.json").read_text())["code"] == code

@@ -11,10 +11,14 @@ import pytest
 
 pytest.importorskip("ray")
 
+from rayfl.errors import Conflict
 from rayfl.methods import FedAvg
+from rayfl.tune import sweep
 from rayfl.tune.space import Point, Space
 from rayfl.tune.trial import Order, run_trial
+from tests.support.own_modules import SCALED, OwnModules
 from tests.support.processes import rounds_of
+from tests.support.refusals import refused
 from tests.support.sweeps import write
 
 
@@ -108,3 +112,25 @@ def test_an_error_of_the_users_code_is_reported(tmp_path: Path, monkeypatch: pyt
     run_trial({"search": 0, "method.mu": "a", "seed": 0}, Order(space, tmp_path, {}, ()))
     assert told.rounds == [0]
     assert "raised ZeroDivisionError" in told.reports[-1]["failed"]
+
+
+def test_a_sweep_goes_on_with_other_code_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_modules: OwnModules
+) -> None:
+    """Its trials of other code, and what was chosen by their scores, are then gone."""
+    text = f"{SCALED}\nclass Mine(Mine):\n    mu: float = 0.0\n"
+    own_modules.load("mine", text)
+    folder = Told(monkeypatch).run(tmp_path, more="{method: mine.Mine}").job(4, tmp_path).folder
+    space = Space.load(tmp_path / "space.yaml")
+    space.save(tmp_path)
+    left = [folder, folder.with_name("seed-4.stopped"), tmp_path / "searcher-0.jsonl"]
+    for path in left[1:]:
+        path.touch()
+    monkeypatch.setattr(sweep, "_run", lambda *given: None)
+    sweep.run(space, tmp_path, resume=True)
+    own_modules.load("mine", text.replace("1.0", "0.1"))
+    with refused(Conflict, folder):
+        sweep.run(space, tmp_path, resume=True)
+    assert all(path.exists() for path in left)
+    sweep.run(space, tmp_path, resume=True, code="changed")
+    assert not any(path.exists() for path in left)
