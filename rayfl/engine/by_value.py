@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +13,7 @@ import ray
 from ray import cloudpickle
 
 from rayfl.errors import Conflict
-from rayfl.own_code import digests, is_own
+from rayfl.own_code import digests, imports_late, is_own
 from rayfl.shown import warn
 
 
@@ -55,7 +53,7 @@ def put(thing: Any) -> Any:
     code = digests(names)
     with by_value(own.values()):
         try:
-            late = {name for name in code if name in own and _imports_late(own[name], code)}
+            late = {name for name in code if imports_late(name)}
             reason = ", ".join(sorted(late | _modules_by_name(thing, own)))
         except Exception as error:
             reason = str(error)
@@ -87,18 +85,6 @@ def _receive(thing: Any, code: Mapping[str, str]) -> Any:
             told = "its file has been changed since, or is another one on this host"
             raise Conflict(name, f"is not the code with which the run was started: {told}")
     return thing
-
-
-def _imports_late(module: ModuleType, own: Collection[str]) -> bool:
-    """Say whether functions of a module import code of the user's own when they are called."""
-    packages = {"", *(name.partition(".")[0] for name in own)}  # "" stands for what is relative
-    source = Path(str(module.__file__))
-    tree = ast.parse(source.read_bytes() if source.suffix == ".py" else "")
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    within = [node for function in functions for node in ast.walk(function)]
-    named = [each.name for node in within if isinstance(node, ast.Import) for each in node.names]
-    named += ["" if node.level else node.module or "" for node in within if isinstance(node, ast.ImportFrom)]
-    return any(name.partition(".")[0] in packages for name in named)
 
 
 def _modules_by_name(thing: Any, own: Mapping[str, ModuleType]) -> set[str]:

@@ -77,8 +77,9 @@ def ask_hosts(
     Raises:
         Conflict: see :func:`compare_hosts`.
     """
-    nodes = {_name(node): node for node in ray.nodes() if node["NodeID"] in ids}
-    new = {name: node for name, node in nodes.items() if name not in hosts}
+    nodes = [node for node in ray.nodes() if node["NodeID"] in ids]
+    names = {f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})": node for node in nodes}
+    new = {name: node for name, node in names.items() if name not in hosts}
     with by_value([sys.modules[__name__], folder]):
         ask = ray.remote(num_cpus=0)(software_here)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
@@ -88,11 +89,6 @@ def ask_hosts(
     }
     compare_hosts(software_here(), {**hosts, **found})
     return {**hosts, **found}
-
-
-def _name(node: Mapping[str, Any]) -> str:
-    """Return a host's name for people; several may share an address."""
-    return f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
 
 
 def _gpu(node: Mapping[str, Any]) -> str | None:
