@@ -33,6 +33,7 @@ from rayfl.engine.models import Models
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
+from rayfl.engine.workers import Workers
 from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
@@ -493,8 +494,6 @@ class Rounds(Run):
         """
         federation, session, data = self.federation, self.session, self.session.data
         start = manifest.round if manifest else 0
-        if hosts := session.workers.hosts:
-            self.folder.append_engine({"hosts": hosts})
         self._saved = self._done = start
         self._evaluated = None
         self.latest = LatestScores(
@@ -506,7 +505,7 @@ class Rounds(Run):
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
-        sizes = data.sizes
+        sizes, hosts = data.sizes, Workers.hosts
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
@@ -525,7 +524,9 @@ class Rounds(Run):
             self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
-            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
+            there, hosts = hosts, session.workers.hosts
+            joined = {} if hosts == there else {"hosts": hosts}
+            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics), **joined})
             log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
             over = [callback.after_round(self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1

@@ -31,7 +31,7 @@ def by_value(modules: Collection[ModuleType]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def put(thing: Any) -> Any:
+def put_by_value(thing: Any) -> Any:
     """Put something into Ray's object store, with the user's own code in it by value; return its reference.
 
     Where some of that code cannot be sent by value (locks, cached functions, compiled modules), or is

@@ -19,7 +19,7 @@ from ray import util
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
-from rayfl.engine import by_value
+from rayfl.engine.by_value import put_by_value
 from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import services, with_token
@@ -120,7 +120,7 @@ class Cluster:
         self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
         if self._travels:
             data = replace(data, dataset=replace(data.dataset, inputs=np.asarray(data.dataset.inputs)))
-        self.shared = by_value.put(data)
+        self.shared = put_by_value(data)
         view: FederatedData = ray.get(self.shared)
         return view
 

@@ -35,9 +35,9 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
-from rayfl.engine import by_value
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Plan, Started
+from rayfl.engine.by_value import put_by_value
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.hosts import ask_hosts
 from rayfl.engine.placement import Reservation, reservation, resources, room
@@ -154,7 +154,7 @@ class RayWorkers(Workers):
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
-        self._sent = self._sent or by_value.put(self._plan.resolve_paths(self._data.dataset.classes))
+        self._sent = self._sent or put_by_value(self._plan.resolve_paths(self._data.dataset.classes))
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:

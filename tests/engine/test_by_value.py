@@ -18,7 +18,7 @@ ray: Any = pytest.importorskip("ray")
 
 from ray import cloudpickle  # noqa: E402
 
-from rayfl.engine import by_value  # noqa: E402
+from rayfl.engine.by_value import put_by_value  # noqa: E402
 
 PARTS = """
 import enum
@@ -120,7 +120,7 @@ except UserError as error:
 def sent(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sends a method, and returns it as it is on the way."""
     monkeypatch.setattr(ray, "put", cloudpickle.dumps)
-    return lambda method: by_value.put(Plan(method, LeNet(), Training(), 0, Ray()))
+    return lambda method: put_by_value(Plan(method, LeNet(), Training(), 0, Ray()))
 
 
 def with_more(own: Any, more: str) -> Any:

@@ -98,6 +98,6 @@ def test_a_host_that_joins_with_another_rayfl_is_left_out(
     assert "host c has another rayfl" in caplog.text
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(left_out[0].ready.remote())
-    hosts, line = map(json.loads, (tmp_path / "run" / "engine.jsonl").read_text().splitlines())
-    assert [each["rayfl"].split()[0] for each in hosts["hosts"].values()] == ["sources"]
+    line = json.loads((tmp_path / "run" / "engine.jsonl").read_text())
+    assert [each["rayfl"].split()[0] for each in line["hosts"].values()] == ["sources"]
     assert len(line["actors"]) == 1
