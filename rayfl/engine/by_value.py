@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ from ray import cloudpickle
 from rayfl.errors import Conflict
 from rayfl.own_code import digests, imports_late, is_own
 from rayfl.shown import warn
+
+# Else the fields of a dataclass that arrive by value have another one, and defaults that they do not have.
+copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")
 
 
 @contextmanager
