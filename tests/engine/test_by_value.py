@@ -1,6 +1,7 @@
 """The user's own code runs on actors as it is in the process that starts the run."""
 
 import importlib
+import pickle
 import subprocess
 import sys
 import types
@@ -141,7 +142,7 @@ LATE = "def late():\n    import own_parts\nOwn.late = late"
 def test_what_cannot_be_sent_by_value_is_told(
     own: Any, more: str, sent: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent(own.Own())
+    assert repr(pickle.loads(sent(own.Own())).method) == "Own()"
     assert not caplog.records
     sent(with_more(own, more).Own())
     assert len(caplog.records) == 1
