@@ -35,6 +35,7 @@ from rayfl.engine.process import alone, torch_defaults
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
+from rayfl.engine.workers import Workers
 from rayfl.errors import BadCode, BadValue, Conflict, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
@@ -529,6 +530,7 @@ class Rounds(Run):
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
+        hosts = Workers.hosts
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
@@ -547,7 +549,9 @@ class Rounds(Run):
             self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
-            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
+            there, hosts = hosts, session.workers.hosts
+            joined = {} if hosts == there else {"hosts": hosts}
+            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics), **joined})
             log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
             over = [callback.after_round(self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1

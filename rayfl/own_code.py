@@ -103,6 +103,14 @@ def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     return [name for name in recorded if there.get(name) != recorded[name]]
 
 
+def imports_late(module: str) -> bool:
+    """Say whether functions of a module import code of the user's own when they are called."""
+    tree, spec = _tree_of(module), _spec_of(module)
+    functions = [node for node in ast.walk(tree) if isinstance(node, _DEFINITIONS[1:])] if tree else []
+    imported = [path for node in functions for path in _facts_of(node, spec.parent or "" if spec else "")[1]]
+    return any(map(_units_of, imported))
+
+
 def _file_of(module: str) -> str | None:
     return getattr(sys.modules.get(module), "__file__", None)
 

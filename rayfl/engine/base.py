@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -15,8 +16,10 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.engine.workers import Workers
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
+from rayfl.evaluation.measures import Measure, measures
 from rayfl.methods import Method
 from rayfl.nets import Architecture
+from rayfl.nets.module import resolve_path
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.shown import counted
 from rayfl.training.settings import Training
@@ -177,7 +180,7 @@ class Plan:
     seed: int
     engine: Engine
     rounds: int = 1
-    metrics: Sequence[str] = ()
+    metrics: Sequence[str | Measure] = ()
     counts_by: str | None = "personal"
     together: bool = False
     finetune: Finetune = NO_FINETUNING
@@ -186,6 +189,19 @@ class Plan:
     def nets(self) -> Sequence[Architecture | str]:
         """The nets as a list, also where there is one."""
         return self.net if isinstance(self.net, list | tuple) else [self.net]
+
+    def resolve_paths(self, classes: int) -> Plan:
+        """Return a plan with what import paths name in this process: in others they may name something else.
+
+        Args:
+            classes: how many the data have.
+        """
+        method = copy(self.method)
+        for option, net in method.architectures.items():
+            if net is not None:
+                setattr(method, option, resolve_path(net))
+        nets: list[Architecture | str] = [*map(resolve_path, self.nets)]
+        return replace(self, method=method, net=nets, metrics=measures(self.metrics, classes))
 
     @property
     def goes_by_rounds(self) -> bool:

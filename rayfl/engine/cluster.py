@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
+from rayfl.engine.by_value import put_by_value
 from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
@@ -62,6 +63,9 @@ class Cluster:
     It is started in a thread, beside what the run does meanwhile. The thread lives as long as the cluster,
     because Ray's processes end with the thread that has started them.
 
+    Attributes:
+        is_own: whether it was started for the run, on this host alone; known when it is up.
+
     Args:
         engine: the settings.
     """
@@ -73,8 +77,8 @@ class Cluster:
 
     def _connect(self, engine: Ray) -> Callable[..., None] | None:
         with RAY_COMES_UP:
-            own = engine.address is None and not ray.is_initialized()
-            self._patience = 0.0 if own else RECONNECT  # its own GCS never comes back
+            self.is_own = engine.address is None and not ray.is_initialized()
+            self._patience = 0.0 if self.is_own else RECONNECT  # its own GCS never comes back
             leave = connect(engine)
             if leave and self._abandoned.is_set():
                 leave()
@@ -116,7 +120,7 @@ class Cluster:
         self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
         if self._travels:
             data = replace(data, dataset=replace(data.dataset, inputs=np.asarray(data.dataset.inputs)))
-        self.shared = ray.put(data)
+        self.shared = put_by_value(data)
         view: FederatedData = ray.get(self.shared)
         return view
 

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -23,6 +23,7 @@ from ray.exceptions import (
     RayActorError,
     RayError,
     RayTaskError,
+    TaskUnschedulableError,
     WorkerCrashedError,
 )
 from ray.util.placement_group import (
@@ -36,7 +37,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Plan, Started
+from rayfl.engine.by_value import put_by_value
 from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.hosts import ask_hosts
 from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
@@ -55,7 +58,14 @@ LOOK = 5.0
 PATIENCE = 5.0
 """Seconds after a loss in which it shows which actors are dead: one that does not answer then is busy."""
 _STARTED = itertools.count(1)
-GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
+GONE = (
+    RayActorError,
+    ObjectLostError,
+    NodeDiedError,
+    WorkerCrashedError,
+    OutOfMemoryError,
+    TaskUnschedulableError,
+)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
 
@@ -118,6 +128,7 @@ class RayWorkers(Workers):
         self._started, self._engine = started, started.engine
         self.recoveries = started.engine.recoveries
         self._plan, self._data = plan, data
+        self._sent: Any = None  # the plan, with the code as it is at the first start
         self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen
         self._most = math.inf  # actors for which there is memory
@@ -142,13 +153,15 @@ class RayWorkers(Workers):
         if self.reserved is None:
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
+            self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
+        self._sent = self._sent or put_by_value(self._plan.resolve_paths(self._data.dataset.classes))
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
             last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
             options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
             server = ray.remote(ServerActor).options(num_cpus=0, **options)
-            self.server = server.remote(self._started.run, self._plan, self._started.shared)
+            self.server = server.remote(self._started.run, self._sent, self._started.shared)
         for k in range(self._reservation.actors):
             if k not in self.rooms and len(self.actors) < self._most:
                 bundle = self.reserved.bundle_specs[k]
@@ -171,6 +184,11 @@ class RayWorkers(Workers):
 
     def _has_all_rooms(self) -> bool:
         return bool(placement_group_table(self.reserved)["state"] == "CREATED")
+
+    def _check_hosts(self, ids: Collection[str]) -> None:
+        """See that hosts have what this one has, unless it is the only one, with a Ray of the run's own."""
+        if not self._started.is_own:
+            self.hosts = ask_hosts(self.hosts, ids, self.get)
 
     def survive(self) -> None:
         """Keep the actors that live, unless a host is lost, and with it what is reserved there."""
@@ -255,7 +273,7 @@ class RayWorkers(Workers):
         gpus = bundle.get("GPU", 0)
         shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
         actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
-        return actor.remote(self._started.run, self._plan, self._started.shared, gpus)
+        return actor.remote(self._started.run, self._sent, self._started.shared, gpus)
 
     def grow(self) -> None:
         """Take in actors that have come up, and start some on hosts that have joined the cluster."""
@@ -265,12 +283,15 @@ class RayWorkers(Workers):
                 self.joining.append((actor, up))
                 continue
             try:
-                self.where.append(ray.get(up))
+                where = ray.get(up)
+                self._check_hosts([where["node"]])
+                self.where.append(where)
                 self.actors.append(actor)
                 self.rooms.append(None)
                 self._share_memory()
-            except RayError as error:  # the federation runs without it
-                warn(_death_text(error))
+            except (RayError, UserError) as error:  # the federation runs without it
+                warn(_death_text(error) if isinstance(error, RayError) else str(error))
+                ray.kill(actor)
                 self._look_at = math.inf
         if self._started.in_group or time.monotonic() < self._look_at:
             return

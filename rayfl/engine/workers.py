@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayfl.errors import Shortage
@@ -25,9 +25,11 @@ class Workers(ABC):
 
     Attributes:
         recoveries: how many losses in a row, without another checkpoint in between, a session survives.
+        hosts: what the hosts of a cluster have that decides numbers, by their names; see ``engine.hosts``.
     """
 
     recoveries = 0
+    hosts: Mapping[str, Mapping[str, str | None]] = {}
 
     @abstractmethod
     def __len__(self) -> int:

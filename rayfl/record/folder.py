@@ -252,7 +252,7 @@ class RunFolder:
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        rayfl = {"version": _version("rayfl"), "sources": sources()}
+        rayfl = {"version": version_of("rayfl"), "sources": sources()}
         code = read_environment(self.path).get("code", {})
         write_file(self.path / SUMMARY, _json({**summary, "rayfl": rayfl, "code": code}, indent=2))
         self.sync()
@@ -274,10 +274,10 @@ def environment() -> dict[str, Any]:
     """Return what a reader must know of machine, libraries and code; no environment variables."""
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "sources": sources(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cpus": os.cpu_count(),
         "git_commit": _commit(),
         "command": shlex.join(sys.orig_argv),
@@ -287,9 +287,14 @@ def environment() -> dict[str, Any]:
 @cache
 def sources() -> str:
     """Return a digest of rayfl's own Python files: a version number may stand for several states of them."""
+    return sources_in(PACKAGE)
+
+
+def sources_in(package: Path) -> str:
+    """Return a digest of the Python files in a folder."""
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -320,14 +325,16 @@ def _commit() -> str | None:
     return None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _cpu() -> str:
+def processor() -> str:
+    """Return the kind of this machine's processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,0 +1,97 @@
+"""What the hosts of a cluster have that decides the numbers, compared before anything trains there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayfl.engine.by_value import by_value
+from rayfl.errors import Conflict
+from rayfl.record import folder
+from rayfl.record.folder import processor, sources_in, version_of
+from rayfl.shown import warn
+
+Software = Mapping[str, str | None]
+"""What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its
+``processor`` and its ``GPU``; None where it has none.
+"""
+
+
+def software_here() -> dict[str, str | None]:
+    """Return what this host has. It travels by value: the rayfl that is there may be another one."""
+    spec = find_spec("rayfl")
+    places = [*(spec.submodule_search_locations or ())] if spec else []
+    return {
+        "rayfl": f"sources {sources_in(Path(places[0])) if places else 'missing'}",
+        "torch": version_of("torch") or "missing",
+        "numpy": version_of("numpy") or "missing",
+        "processor": processor(),
+    }
+
+
+def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
+    """Refuse hosts on which numbers would be others; warn of what changes their last bits.
+
+    Args:
+        here: what this process has, which starts the run.
+        hosts: what the hosts have that train, by their names.
+
+    Raises:
+        Conflict: a host has another rayfl than this process, or another torch or NumPy than a host before.
+    """
+    everywhere = {"this process": here, **hosts}
+    for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
+        for host, told in _differences(name, having):
+            raise Conflict(host, f"{told}: install the same one on every host")
+    for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
+        for host, told in _differences(name, having)[:1]:
+            warn(f"{host} {told}: results may differ in their last bits")
+
+
+def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
+    """Return which of those that have something have another one than the first of them, and what to say."""
+    there = [(place, each[name]) for place, each in having.items() if each.get(name)]
+    return [
+        (place, f"has {name} {each}, and {there[0][0]} has {there[0][1]}")
+        for place, each in there
+        if each != there[0][1]
+    ]
+
+
+def ask_hosts(
+    hosts: Mapping[str, Software], ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]
+) -> Mapping[str, Software]:
+    """Return what some hosts have, by their names, after those are asked and compared that are not known yet.
+
+    Args:
+        hosts: those that are known.
+        ids: Ray's, of all that train.
+        get: waits for what Ray's references refer to.
+
+    Raises:
+        Conflict: see :func:`compare_hosts`.
+    """
+    nodes = [node for node in ray.nodes() if node["NodeID"] in ids]
+    names = {f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})": node for node in nodes}
+    new = {name: node for name, node in names.items() if name not in hosts}
+    with by_value([sys.modules[__name__], folder]):
+        ask = ray.remote(num_cpus=0)(software_here)
+        places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
+        calls = [ask.options(scheduling_strategy=place).remote() for place in places]
+    found = {
+        name: {**told, "GPU": _gpu(node)} for (name, node), told in zip(new.items(), get(calls), strict=True)
+    }
+    compare_hosts(software_here(), {**hosts, **found})
+    return {**hosts, **found}
+
+
+def _gpu(node: Mapping[str, Any]) -> str | None:
+    """Return the kind of a host's GPU, as Ray has found it."""
+    mark = "accelerator_type:"
+    return next((name.removeprefix(mark) for name in node["Resources"] if name.startswith(mark)), None)

@@ -1,0 +1,103 @@
+"""Hosts that have another rayfl or other libraries are found before anything trains there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayfl
+from rayfl import Ray
+from rayfl.errors import Conflict
+from tests.support.federations import small
+from tests.support.refusals import refused
+
+ray: Any = pytest.importorskip("ray")
+
+from rayfl.engine import ray_workers  # noqa: E402
+from rayfl.engine.hosts import compare_hosts  # noqa: E402
+from rayfl.engine.session import Session  # noqa: E402
+
+USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
+
+
+@pytest.mark.parametrize("name", ["rayfl", "torch", "numpy"])
+def test_a_host_on_which_numbers_would_be_others(name: str) -> None:
+    compare_hosts(USUAL, {"host a": USUAL, "host b": USUAL})
+    with refused(Conflict, "host b") as caught:
+        compare_hosts(USUAL, {"host a": USUAL, "host b": USUAL | {name: "other"}})
+    assert "other" in str(caught.value)
+    assert str(USUAL[name]) in str(caught.value)
+
+
+def test_hosts_that_agree_on_another_rayfl() -> None:
+    with refused(Conflict, "host a"):
+        compare_hosts(USUAL, {name: USUAL | {"rayfl": "sources 2"} for name in ("host a", "host b")})
+
+
+def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    compare_hosts(USUAL, {"a": USUAL | {"torch": "2.8"}, "b": USUAL | {"torch": "2.8", "processor": "B"}})
+    assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["a", "b"]
+    caplog.clear()
+    compare_hosts(USUAL, {"a": USUAL, "b": USUAL | {"GPU": "H100"}, "c": USUAL | {"GPU": "A100"}})
+    assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["c"]
+
+
+def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: str) -> None:
+    shutil.copytree(Path(rayfl.__file__).parent, tmp_path / "other" / "rayfl")
+    with (tmp_path / "other" / "rayfl" / "training" / "loop.py").open("a") as source:
+        source.write("STEP = 0.9\n")
+    command = [sys.executable, "-m", "rayfl.run", "--engine.address", ray_runtime, "--data", "Synthetic"]
+    done = subprocess.run(
+        [*command, "--engine.actors", "1", "--quiet", "true", "--output", "run"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "other")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("rayfl: error: host ")
+    assert "has rayfl sources " in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+class Joining:
+    """An actor on a host that has joined."""
+
+    def ready(self) -> dict[str, Any]:
+        """Return where it is."""
+        return {"node": "c"}
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_a_host_that_joins_with_another_rayfl_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the first ones are recorded."""
+    train, left_out = Session.train, []
+
+    def join(self: Session, round: int, *arguments: Any) -> Any:
+        if round == 0:
+            workers: Any = self.workers
+            actor = ray.remote(num_cpus=0)(Joining).remote()
+            workers.joining = [(actor, up := actor.ready.remote())]
+            ray.wait([up])
+            monkeypatch.setattr(ray_workers, "ask_hosts", refuse)
+            left_out.append(actor)
+        return train(self, round, *arguments)
+
+    def refuse(*arguments: Any) -> Any:
+        raise Conflict("host c", "has another rayfl")
+
+    monkeypatch.setattr(Session, "train", join)
+    small(tmp_path / "run", engine=Ray(actors=1), rounds=1).run()
+    assert "host c has another rayfl" in caplog.text
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(left_out[0].ready.remote())
+    line = json.loads((tmp_path / "run" / "engine.jsonl").read_text())
+    assert [each["rayfl"].split()[0] for each in line["hosts"].values()] == ["sources"]
+    assert len(line["actors"]) == 1
