@@ -58,10 +58,8 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
             raise _unknown(cls, place, name, kinds)
     found = {name: _part(cls, name, kinds[name], own, _below(place, name)) for name, own in grouped.items()}
     if not issubclass(cls, Settings):  # which check this themselves
-        defaults = inspect.signature(cls).parameters
-        if lacking := [
-            name for name, each in defaults.items() if each.default is each.empty and name not in found
-        ]:
+        needed = [name for name, each in defaults_of(cls).items() if each is inspect.Parameter.empty]
+        if lacking := [name for name in needed if name not in found]:
             raise Missing(_below(place, lacking[0]), "is missing")
         found = checked_arguments(cls, found, place)
     try:

@@ -6,6 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +22,7 @@ from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.base import Group, Plan
 from rayfl.engine.client_states import ClientStates
-from rayfl.engine.guard import Guard, Handed
+from rayfl.engine.guard import Guard, Handed, guarded
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.returned import Spec, check_update, check_views, spec
 from rayfl.engine.round_result import RoundResult
@@ -276,9 +277,10 @@ class Worker:
             one.state = self._begun(one.held, one.client)
         everyone = now.download.everyone
         own = [one.down for one in each if one.down is not everyone]
+        of_all = {"client.initial": self._initials}
         counts = {"client.class_counts": [one.client._class_counts for one in each]}
         states = [one.state for one in each]
-        handed = Handed(down=[everyone, *own], state=states, **self._for_all(), **counts)
+        handed = Handed(down=[everyone, *own], state=states, **of_all, **counts)
         updates = [self._update(one.client, one.state, one.down) for one in each]
         returned = self._run(updates, lambda k, fitted: each[k].fits.append(fitted))
         for further in self._further.values():
@@ -290,8 +292,7 @@ class Worker:
         who = f"client {', '.join(map(str, ids))}"
         raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
         if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
-            one_by_one = [self._train_together(now, [i]) for i in ids]
-            raises_again = not all(one_by_one)
+            raises_again = not all([self._train_together(now, [i]) for i in ids])
         elif now.drop:
             raises_again = self._raises_again(now, ids[0], error)
             now.result.add(ids[0], None, 0, {}, {})
@@ -379,9 +380,10 @@ class Worker:
             )
         return update
 
-    def _for_all(self) -> dict[str, Any]:
-        """Return what all clients are handed besides what the server sends."""
-        return {"client.initial": self._initials}
+    def _guarded(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
+        """Refuse what a call after a round draws or keeps, and what it changes of what all are handed."""
+        handed = {"down": [download.everyone], "client.initial": self._initials}
+        return guarded(self.method, self.device, call, f"after round {round}", **handed)
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""
@@ -408,24 +410,21 @@ class Worker:
             For each split, of every group: the clients that have samples in it, how many, and the tensors.
         """
         download = self._here(download)
-        guard = Guard(self.method, self.device, "common", f"after round {round}")
-        handed = Handed(down=[download.everyone], **self._for_all())
-        found: Common = {}
-        for split in splits:
-            for group in groups:
-                counts = {i: n for i in group if (n := self._count(i, split))}
-                if not counts:
-                    continue
-                parts: dict[str, list[Tensor]] = {}
-                with torch.no_grad():
-                    for part in self._all_samples(counts, split).split(BATCH):
-                        x, _ = self.examples.batch(part)
-                        for name, rows in self.method.common(self.net, download.everyone, x).items():
-                            parts.setdefault(name, []).append(rows.cpu())
-                tensors = {name: torch.cat(some) for name, some in parts.items()}
-                found.setdefault(split, []).append((counts, {n: t.numpy() for n, t in tensors.items()}))
-        guard.check()
-        guard.check_handed(handed)
+        with self._guarded("common", round, download):
+            found: Common = {}
+            for split in splits:
+                for group in groups:
+                    counts = {i: n for i in group if (n := self._count(i, split))}
+                    if not counts:
+                        continue
+                    parts: dict[str, list[Tensor]] = {}
+                    with torch.no_grad():
+                        for part in self._all_samples(counts, split).split(BATCH):
+                            x, _ = self.examples.batch(part)
+                            for name, rows in self.method.common(self.net, download.everyone, x).items():
+                                parts.setdefault(name, []).append(rows.cpu())
+                    tensors = {name: torch.cat(some) for name, some in parts.items()}
+                    found.setdefault(split, []).append((counts, {n: t.numpy() for n, t in tensors.items()}))
         return found
 
     @exits_as_errors()
@@ -446,33 +445,30 @@ class Worker:
     ) -> dict[int, ClientScores]:
         """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
         download = self._here(download)
-        guard = Guard(self.method, self.device, "own_scores", f"after round {round}")
-        handed = Handed(down=[download.everyone], **self._for_all())
-        mine, scores = set(ids), dict[int, ClientScores]()
-        for split in {split: None for part in common for split in part}:
-            counts: dict[int, int] = {}
-            parts: dict[str, list[Tensor]] = {}
-            self.states.expect(i for part in common for group, _ in part.get(split, ()) for i in group)
-            for group, rows in (each for part in common for each in part.get(split, ())):
-                tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
-                for i, n in group.items():
-                    start, end = end, end + n
-                    if i not in mine:
-                        continue
-                    client = self.client(i, round)
-                    # Copied, because some kernels' last bits depend on how their input lies in memory.
-                    own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
-                    state = self.state(i, client, given.everyone)
-                    with torch.no_grad():
-                        views = self.method.own_scores(client, state, download.everyone, own)
-                    counts[i] = n
-                    for view, values in views.items():
-                        parts.setdefault(view, []).append(values.cpu())
-            if counts:
-                views = {view: torch.cat(some) for view, some in parts.items()}
-                self._add_scores(scores, split, counts, views)
-        guard.check()
-        guard.check_handed(handed)
+        with self._guarded("own_scores", round, download):
+            mine, scores = set(ids), dict[int, ClientScores]()
+            for split in {split: None for part in common for split in part}:
+                counts: dict[int, int] = {}
+                parts: dict[str, list[Tensor]] = {}
+                self.states.expect(i for part in common for group, _ in part.get(split, ()) for i in group)
+                for group, rows in (each for part in common for each in part.get(split, ())):
+                    tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
+                    for i, n in group.items():
+                        start, end = end, end + n
+                        if i not in mine:
+                            continue
+                        client = self.client(i, round)
+                        # Copied, because some kernels' last bits depend on how their input lies in memory.
+                        own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
+                        state = self.state(i, client, given.everyone)
+                        with torch.no_grad():
+                            views = self.method.own_scores(client, state, download.everyone, own)
+                        counts[i] = n
+                        for view, values in views.items():
+                            parts.setdefault(view, []).append(values.cpu())
+                if counts:
+                    views = {view: torch.cat(some) for view, some in parts.items()}
+                    self._add_scores(scores, split, counts, views)
         return scores
 
     def _add_scores(
@@ -507,16 +503,13 @@ class Worker:
             given: what others give to those that have no state yet, see ``for_new_clients``.
         """
         download = self._here(download)
-        guard = Guard(self.method, self.device, "scores", f"after round {round}")
-        handed = Handed(down=[download.everyone], **self._for_all())
-        scores = {}
-        self.states.expect(ids)
-        for i in ids:
-            client = self.client(i, round)
-            state = self.state(i, client, given.everyone)
-            scores[i] = self._score(client, state, self._received(download, i), splits)
-        guard.check()
-        guard.check_handed(handed)
+        with self._guarded("scores", round, download):
+            scores = {}
+            self.states.expect(ids)
+            for i in ids:
+                client = self.client(i, round)
+                state = self.state(i, client, given.everyone)
+                scores[i] = self._score(client, state, self._received(download, i), splits)
         return scores
 
     def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:

@@ -101,11 +101,8 @@ def compare(
     printed = printed_table(name)
     others = [row for row in printed.rows if row not in printed.figures] if printed else []
     names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
-    if printed is None:
-        order = dict.fromkeys([*columns, *(column for _, column in runs)])
-        found = [_entry(runs, row, column, row, [Column(column)]) for row in names for column in order]
-    else:
-        found = []
+    found, known = list[Entry | None](), set[str]()
+    if printed is not None:
         lines = [
             line
             for name in names
@@ -120,9 +117,9 @@ def compare(
                 entry = _entry(runs, row, column, source, shown)
                 found.append(entry and _beside(entry, printed))
         known = {part.cell for parts in printed.parts.values() for part in parts}
-        order = dict.fromkeys([*columns, *(column for _, column in runs)])
-        own = [column for column in order if column not in known]  # of a file that somebody has changed
-        found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
+    order = dict.fromkeys([*columns, *(column for _, column in runs)])
+    own = [column for column in order if column not in known]
+    found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
     entries = [entry for entry in found if entry is not None]
     for each in entries:
         held = [other.data for other in entries if other.column == each.column and other.data]

@@ -253,12 +253,6 @@ def classes_of(
     return np.concatenate([where[number] for where, number in zip(classes, numbers)]), own, remarks
 
 
-def _unique(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return which value each one is, int64 [N], all values in order, and their texts."""
-    found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
-    return numbers.astype(np.int64), found, tuple(map(str, found))
-
-
 def _groups(
     name: str, field: str, parts: Sequence[Samples], sizes: Sequence[int]
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -271,5 +265,5 @@ def _groups(
     if not fine or [*map(len, arrays)] != sizes:
         told = f": {field} must be whole numbers or texts [N], as many as there are samples in every part"
         raise BadData(name, told)
-    numbers, _, names = _unique(arrays)
-    return numbers, names
+    found, numbers = np.unique(np.concatenate(arrays), return_inverse=True)
+    return numbers.astype(np.int64), tuple(map(str, found))
