@@ -12,7 +12,7 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
-from rayfl.errors import BadCode, InUse
+from rayfl.errors import InUse
 from rayfl.files import held
 from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
@@ -281,14 +281,6 @@ def test_batch_norm_with_one_sample(tmp_path: Path) -> None:
         small(tmp_path / "refused", **settings).run()
     assert not (tmp_path / "refused").exists()
     assert small(tmp_path / "eval", **settings, training=Training(bn_single="eval")).run().complete
-
-
-def test_an_argument_that_is_not_kept_is_named(tmp_path: Path) -> None:
-    class Forgetful(FedAvg):
-        def __init__(self, gamma: float = 1.0) -> None: ...
-
-    with refused(BadCode, "Forgetful"):
-        small(tmp_path / "run", method=Forgetful()).run()
 
 
 class Odd(FedAvg):

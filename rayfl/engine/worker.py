@@ -292,7 +292,8 @@ class Worker:
         who = f"client {', '.join(map(str, ids))}"
         raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
         if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
-            raises_again = not all([self._train_together(now, [i]) for i in ids])
+            one_by_one = [self._train_together(now, [i]) for i in ids]
+            raises_again = not all(one_by_one)
         elif now.drop:
             raises_again = self._raises_again(now, ids[0], error)
             now.result.add(ids[0], None, 0, {}, {})

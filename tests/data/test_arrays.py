@@ -167,7 +167,6 @@ BAD = [
     ({"x_test": X, "y_test": Y, "users": USERS}, BadData, "Arrays"),
     ({"sha256": "0"}, Conflict, "data.sha256"),
     ({"x_val": X[:, :4], "y_val": Y}, BadData, "Arrays"),
-    ({"y": Y.astype(np.uint64) + 2**63}, BadData, TRAINING),
     ({"y": np.array(["a", "b", "c"])[Y], "x_test": X[:1], "y_test": ["d"]}, BadData, "Arrays"),
     ({"y": np.array(["a", "b", "c"])[Y], "x_test": X[:1], "y_test": [0]}, BadData, "Arrays"),
 ]

@@ -14,7 +14,7 @@ from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
 from rayfl.engine.base import Engine, Plan
 from rayfl.engine.set_up import set_up, try_scores
-from rayfl.errors import BadCode, Conflict, Unknown
+from rayfl.errors import BadCode, Conflict
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
@@ -251,11 +251,6 @@ class NoProperty(FedAvg):
         return {"weights": Mean()}
 
 
-class WordsSwapped(FedAvg):
-    def client_init(self, client: Client) -> State:
-        return {}
-
-
 class ByWord(FedAvg):
     uploads: ClassVar[Any] = {"weights": "mean"}
 
@@ -280,12 +275,6 @@ def test_what_a_trial_shows_is_refused_before_the_start(
         federation(tmp_path / "run", method()).run()
     assert word in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_hook_whose_words_are_swapped_is_refused_before_the_start(tmp_path: Path) -> None:
-    with refused(Unknown, "WordsSwapped.client_init") as caught:
-        federation(tmp_path / "run", WordsSwapped()).run()
-    assert "did you mean init_client?" in str(caught.value)
 
 
 def updating(update: Any) -> Method:

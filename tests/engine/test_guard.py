@@ -268,7 +268,7 @@ class Misspelt(FedAvg):
 class MisspeltOfItsBase(SCAFFOLD):
     server_lrate: float = 0.5
 
-    def init_clients(self, client: Any) -> Any:
+    def client_init(self, client: Any) -> Any:
         return {}
 
 
@@ -284,7 +284,7 @@ class HasItsOwn(FedAvg):
     ("method", "place", "meant"),
     [
         (Misspelt, "Misspelt.agregate", "aggregate"),
-        (MisspeltOfItsBase, "MisspeltOfItsBase.init_clients", "init_client"),
+        (MisspeltOfItsBase, "MisspeltOfItsBase.client_init", "init_client"),
         (lambda: TopK(of=Misspelt()), "Misspelt.agregate", "aggregate"),
     ],
 )

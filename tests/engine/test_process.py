@@ -20,28 +20,18 @@ from tests.support.refusals import refused
 
 
 @contextmanager
-def float64() -> Any:
-    """New tensors of float64, as ``torch.set_default_dtype`` has it."""
-    torch.set_default_dtype(torch.float64)
+def changed(change: Callable[[Any], None], value: Any, usual: Any) -> Any:
+    """What a script sets for its whole process."""
+    change(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextmanager
-def rough() -> Any:
-    """Products of matrices in bfloat16 where the processor has it, by ``set_float32_matmul_precision``."""
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
+        change(usual)
 
 
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "float64": float64,
-    "rough": rough,
+    "float64": lambda: changed(torch.set_default_dtype, torch.float64, torch.float32),
+    "rough": lambda: changed(torch.set_float32_matmul_precision, "medium", "highest"),
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
@@ -92,7 +82,7 @@ def test_actors_begin_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.Mon
         return found
 
     wanted = weights(Server(federation.plan(), data))
-    with float64():
+    with STATES["float64"]():
         actor = actors.ServerActor("name", federation.plan(), data)
         actor._defaults.__exit__(None, None, None)
     assert all(torch.equal(value, wanted[name]) for name, value in weights(actor).items())

@@ -167,21 +167,6 @@ def test_a_common_model_finds_the_optimum_of_its_mean(name, averaging):
     assert common.softmax(1)[0, 1].item() == pytest.approx(share, abs=1e-8)
 
 
-# ---- SCAFFOLD
-
-
-def test_first_round_of_scaffold_is_fedavg():
-    run = federate(SCAFFOLD(), DATA, CNNB(), 1, **SETTINGS)
-    other = federate(FedAvg(), DATA, CNNB(), 1, averaging="uniform", **SETTINGS)
-    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
-
-
-def test_scaffold_differs_from_fedavg_afterwards():
-    run = federate(SCAFFOLD(), DATA, LeNet(), 2)
-    other = federate(FedAvg(), DATA, LeNet(), 2, averaging="uniform")
-    assert (run.server.state["weights"] - other.server.state["weights"]).norm() > 1e-6
-
-
 # ---- what is personal
 
 

@@ -145,27 +145,20 @@ def test_files_and_the_page_have_intervals_and_the_grid_a_line(tmp_path):
     assert compare("fedco2_t1", folders[:1])[0].interval is None
 
 
-def test_seeds_of_different_length_are_not_averaged(tmp_path):
-    runs = [office(tmp_path / str(k), seed=k, rounds=rounds) for k, rounds in enumerate((10, 10, 4))]
-    assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs[:2]))
-    for entry in compare("fedco2_t1", runs):
-        assert (entry.mean, entry.values, entry.seeds) == (None, {}, [0, 1, 2])
-        assert entry.warnings == ["no mean, because its seeds have different numbers of rounds"]
-
-
-def test_seeds_of_other_settings_are_not_averaged(tmp_path):
-    runs = [office(tmp_path / str(k), seed=k, mu=mu) for k, mu in enumerate((0.1, 0.1, 0.9))]
-    assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs[:2]))
-    for entry in compare("fedco2_t1", runs):
-        assert (entry.mean, entry.values, entry.seeds) == (None, {}, [0, 1, 2])
-        assert entry.warnings == ["no mean, because its seeds have different settings (method.mu)"]
-
-
-def test_seeds_of_other_code_are_not_averaged(tmp_path):
-    runs = [office(tmp_path / str(k), seed=k, code={"mine.Mine": str(k)}) for k in range(2)]
-    for entry in compare("fedco2_t1", runs):
-        assert (entry.mean, entry.seeds) == (None, [0, 1])
-        assert [text.endswith("(code.mine.Mine)") for text in entry.warnings] == [True]
+def test_seeds_that_differ_are_not_averaged(tmp_path):
+    """Be it in length, in a setting, or in code of the user's own."""
+    alike = {"rounds": 10, "mu": 0.1, "code": {"mine.Mine": "a"}}
+    runs = [office(tmp_path / str(k), seed=k, **alike) for k in range(2)]
+    assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs))
+    for what, other in (
+        ("numbers of rounds", {"rounds": 4}),
+        ("settings (method.mu)", {"mu": 0.9}),
+        ("settings (code.mine.Mine)", {"code": {"mine.Mine": "b"}}),
+    ):
+        odd = office(tmp_path / what, seed=2, **alike | other)
+        for entry in compare("fedco2_t1", [*runs, odd]):
+            assert (entry.mean, entry.values, entry.seeds) == (None, {}, [0, 1, 2])
+            assert entry.warnings == [f"no mean, because its seeds have different {what}"]
 
 
 def test_a_seed_that_ended_early_goes_with_longer_ones(tmp_path):
