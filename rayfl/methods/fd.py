@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort
+from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
 
-class FD(Method):
+class FD(Local):
     """Federated distillation (Jeong et al., "Communication-efficient on-device machine learning",
     arXiv 1811.11479, 2018).
 
@@ -25,9 +26,6 @@ class FD(Method):
     Deviations from the paper: the own answers are taken by a pass in eval mode after training, not summed up
     while training.
     """
-
-    views = ("personal",)
-    heterogeneous = True
 
     gamma: Annotated[float, at_least(0)] = 1.0
     """Weight of the distillation; with 0 the models are trained locally."""
@@ -83,10 +81,6 @@ class FD(Method):
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Keep the sums of this round."""
         return {**up, "round": cohort.round}
-
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the own model."""
-        return {"personal": client.net.eval(state["weights"], x)}
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """The sums serve until the next aggregation."""

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort
 from rayfl.methods.checks import check_equal_features
+from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above
 from rayfl.training import Client, Gather, Params, Reduction, State
 from rayfl.training.net import Net
 
 
-class FedGH(Method):
+class FedGH(Local):
     """A global header for different extractors (Yi et al., ACM MM 2023).
 
     Clients keep their extractors, which may have different architectures, and train them together with a copy
@@ -27,9 +27,6 @@ class FedGH(Method):
     client, in an order of clients drawn anew in each round (the public code never changes the header).
     Class means are exact, from a pass in eval mode.
     """
-
-    views = ("personal",)
-    heterogeneous = True
 
     server_lr: Annotated[float, above(0)] = 0.01
     """Learning rate of the server's steps on class means, eta_theta in the paper; constant, whatever
@@ -49,10 +46,6 @@ class FedGH(Method):
         """Start from the common header."""
         return {"head": self.head_part(initial)}
 
-    def init_client(self, client: Client) -> State:
-        """Start from the common initial weights."""
-        return {"weights": client.initial}
-
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor and header from the global header, then take the class means (Algorithm 1)."""
         w = (await client.fit(state["weights"].merge(down["head"]), client.cross_entropy)).weights
@@ -69,10 +62,6 @@ class FedGH(Method):
             for c, mean in zip(sent[k]["classes"], sent[k]["mean"], strict=True):
                 head = head_step(self.net, head, mean[None], c[None], self.server_lr)
         return {"head": head}
-
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the own extractor with the header that it was trained with."""
-        return {"personal": client.net.eval(state["weights"], x)}
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """The global header serves until the next aggregation."""

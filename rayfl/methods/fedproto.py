@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort
 from rayfl.methods.checks import check_equal_features
+from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
 
-class FedProto(Method):
+class FedProto(Local):
     """Federated prototype learning (Tan et al., AAAI 2022).
 
     Clients keep their models to themselves and exchange class prototypes: the mean feature (input of the last
@@ -29,9 +30,6 @@ class FedProto(Method):
     number of owners. Local prototypes come from a pass in eval mode after training. A class that nobody in a
     cohort owns keeps its global prototype. Before the first prototype exists, the own head predicts.
     """
-
-    views = ("personal",)
-    heterogeneous = True
 
     lam: Annotated[float, at_least(0)] = 1.0
     """Weight of the distance to the global prototype, lambda in the paper. With 0 the models are trained
@@ -64,10 +62,6 @@ class FedProto(Method):
         """Start without prototypes."""
         nothing = torch.zeros_like(initial["head.weight"])  # [classes, d], as many as the head has inputs
         return {"prototypes": nothing, "known": nothing.new_zeros(len(nothing), dtype=torch.bool)}
-
-    def init_client(self, client: Client) -> State:
-        """Start from the common initial weights."""
-        return {"weights": client.initial}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train with the pull towards global prototypes, then compute the own ones (Algorithm 1)."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.methods.fedper import FedPer
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, State
-from rayfl.training.net import Cut
 
 
-class FedRep(PartlyPersonal):
+class FedRep(FedPer):
     """Shared representations (Collins et al., ICML 2021).
 
     Clients keep their classifiers, and train the two parts in turn: first the classifier on the received
@@ -23,21 +22,8 @@ class FedRep(PartlyPersonal):
     BatchNorm layers of the representation use their running statistics.
     """
 
-    personal: Cut = "last_layer"
-    """``last_layer`` keeps the last linear layer with the client; ``fc_stack`` everything after the flatten,
-    with its BatchNorm layers.
-    """
     head_epochs: Annotated[int, at_least(1)] = 10
     """Epochs of the classifier in a round, tau in the paper; the representation has ``training.epochs``."""
-
-    def shared(self, name: str, module: nn.Module) -> bool:
-        """Share the representation."""
-        return name not in self.net.names(self.personal, "head")
-
-    @property
-    def own_head(self) -> Cut:
-        """The personal layers are the head."""
-        return self.personal
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the classifier, then the representation (Algorithm 1, lines 7 to 10)."""

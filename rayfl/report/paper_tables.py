@@ -281,7 +281,7 @@ def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, besid
         cells = []
         for column in columns:
             entry = mine.get(column)
-            text = _ours(entry) + ("*" if (column, row) in starred else "")
+            text = ours(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
             cells.append(cell(text, ranked[column].get(row, "")))
@@ -327,7 +327,7 @@ def compared(entries: Sequence[Entry], printed: Printed) -> Table:
             table.add_row(
                 entry.column,
                 entry.row,
-                _ours(entry),
+                ours(entry),
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
                 "" if entry.difference is None else f"{entry.difference:+.2f}",
                 str(len(entry.seeds)),
@@ -384,7 +384,8 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
 
 
-def _ours(entry: Entry | None) -> str:
+def ours(entry: Entry | None) -> str:
+    """Return our figure with its deviation and signs; empty where there is no cell."""
     return "" if entry is None else number(entry.mean, entry.std) + signs(entry.warnings)
 
 

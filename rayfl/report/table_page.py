@@ -12,9 +12,8 @@ from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Printed
 from rayfl.report.compare import counted_view, samples, unlike
-from rayfl.report.formats import signs
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
-from rayfl.report.paper_tables import Entry, cell_of, footnotes, ranks, warnings_of
+from rayfl.report.paper_tables import Entry, cell_of, footnotes, ours, ranks, warnings_of
 from rayfl.report.run_page import engine_lines, warned
 from rayfl.report.svg import LOOKS, Line
 from rayfl.report.text import clock, number, size
@@ -96,8 +95,7 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
         for column in columns:
             entry = places.get((row, column))
             mean = entry.mean if entry else None
-            text = number(mean, entry.std) + signs(entry.warnings) if entry else ""
-            cells.append(Cell(text, mean, best=ranked[column].get(row) == "best"))
+            cells.append(Cell(ours(entry), mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
     caption = "Test accuracy in %; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
