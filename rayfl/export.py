@@ -163,21 +163,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What a run's folder holds of code, where rayfl writes none, may be a stranger's.
         foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
         with nullcontext() if foreign else from_here():
-            write(given)
+            from rayfl.models import load_models
 
-    def write(given: Any) -> None:
-        from rayfl.models import load_models
-
-        result = Result.load(given.run)
-        models = load_models(given.run, given.round, data=False)
-        output = Path(given.output or Path(given.run, "models")).expanduser()
-        clients = range(len(models)) if given.client == "all" else [given.client]
-        if len(clients) > 1 and output.suffix in ENDINGS.values():
-            raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
-        for client in clients:
-            tell(_write(models, result, client, output, given.view, given.format))
-            if not models[client].trained:
-                warn(f"client {client} has never trained: its model is the initial one, or the server's")
+            result = Result.load(given.run)
+            models = load_models(given.run, given.round, data=False)
+            output = Path(given.output or Path(given.run, "models")).expanduser()
+            clients = range(len(models)) if given.client == "all" else [given.client]
+            if len(clients) > 1 and output.suffix in ENDINGS.values():
+                raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
+            for client in clients:
+                tell(_write(models, result, client, output, given.view, given.format))
+                if not models[client].trained:
+                    warn(f"client {client} has never trained: its model is the initial one, or the server's")
 
     return exit_code(run)
 

@@ -82,10 +82,6 @@ class FD(Local):
         """Keep the sums of this round."""
         return {**up, "round": cohort.round}
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The sums serve until the next aggregation."""
-        return down
-
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:

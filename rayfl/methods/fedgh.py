@@ -63,10 +63,6 @@ class FedGH(Local):
                 head = head_step(self.net, head, mean[None], c[None], self.server_lr)
         return {"head": head}
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The global header serves until the next aggregation."""
-        return down
-
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:

@@ -96,10 +96,6 @@ class FedProto(Local):
         near = -torch.cdist(z, down["prototypes"]).masked_fill(~known, float("inf"))
         return {"personal": torch.where(known.any(), near, by_head)}  # before anything is known, by the head
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """Global prototypes serve until the next aggregation."""
-        return down
-
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:

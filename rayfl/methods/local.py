@@ -47,3 +47,7 @@ class Local(Method):
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the own model."""
         return {"personal": client.net.eval(state["weights"], x)}
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """What the server has sent serves until its next step."""
+        return down

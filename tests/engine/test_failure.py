@@ -567,11 +567,6 @@ def test_a_client_that_raises_is_dropped(
     assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
 
 
-def test_an_error_without_a_text_is_a_clients_too(tmp_path: Path) -> None:
-    small(tmp_path / "run", method=Failing("unsaid"), **EVERYONE).run()
-    assert [line["dropped"] for line in records(tmp_path / "run")] == [[], [2], []]
-
-
 @pytest.mark.parametrize(("times", "place"), [(1, "client 0, 1, 2, 3"), (2, "client 2")])
 @pytest.mark.parametrize("engine", [Inline(), Inline(execution="stacked", stack=4)], ids=["loop", "stacked"])
 def test_what_does_not_come_again_is_no_clients(
@@ -621,14 +616,15 @@ def test_faults_of_a_machine_are_no_clients(
     assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
 
-WOULD_END = {
+TOLD = {
+    "unsaid": "has raised Unsaid: an error whose text cannot be made",
     "exit": "has raised RuntimeError: the method's code would end the process (SystemExit: enough)",
     "interrupt": "has raised RuntimeError: the method's code would end the process (KeyboardInterrupt: )",
 }
 
 
-@pytest.mark.parametrize("how", WOULD_END)
-def test_a_client_that_would_end_the_process_is_dropped(
+@pytest.mark.parametrize("how", TOLD)
+def test_a_client_that_would_end_the_process_or_has_no_words_is_dropped(
     tmp_path: Path, how: str, request: pytest.FixtureRequest
 ) -> None:
     """With every engine as if it had raised anything else."""
@@ -640,7 +636,7 @@ def test_a_client_that_would_end_the_process_is_dropped(
         small(folder, method=Failing(how), engine=engine, **EVERYONE).run()
         assert everything(folder) == everything(tmp_path / "raised")
         reasons = [line["dropped"] for line in records(folder, "engine.jsonl")]
-        assert reasons == [{}, {"2": WOULD_END[how]}, {}]
+        assert reasons == [{}, {"2": TOLD[how]}, {}]
 
 
 @pytest.mark.parametrize(("how", "word"), [("exit", "would end the process"), ("raise", "no such luck")])

@@ -45,19 +45,6 @@ def lower(params):
     return params["conv.1.weight"]
 
 
-@pytest.mark.parametrize(
-    ("averaging", "first_row"), [("samples", [1 / 6, -2 / 3]), ("uniform", [1 / 4, -1 / 2])]
-)
-def test_fedavg(averaging, first_row):
-    """Client 0 has (1, 0) of class 0, client 1 has (0, 2) of class 1 twice: gradients g_0 and 2 g_1.
-
-    The models are -g_0 and -2 g_1; their mean is weighted 1/3 : 2/3 by samples, or 1/2 : 1/2.
-    """
-    data = points([((1, 0), 0)], [((0, 2), 1), ((0, 2), 1)])
-    run = federate(FedAvg(), data, cohorts=1, lr=1.0, averaging=averaging)
-    assert_rows(head(run.server.state["weights"]), first_row)
-
-
 def test_local():
     """Client 0 goes from 0 to 1/2 in the first round; there its logits are (1/2, -1/2).
 

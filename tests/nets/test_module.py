@@ -251,7 +251,6 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.fixed", Conflict, "4 outputs"),
         (f"{OWN}.soft", BadCode, "layer 'last'"),
         (f"{OWN}.rectified", BadCode, "layer 'last'"),
-        (f"{OWN}.Twice", BadCode, "RuntimeError"),
         (f"{OWN}.Auxiliary", BadCode, "'tuple' object"),
         (f"{OWN}.Functional", BadCode, "PyTorch's global generator"),
         (f"{OWN}.functional", BadCode, "PyTorch's global generator"),
