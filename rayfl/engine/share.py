@@ -54,7 +54,10 @@ def share(
     """
     try:
         if not isinstance(engine, Ray):
-            wanted = in_one_process(nodes, engine.device, engine.threads, at_once)
+            gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
+            uses = engine.device == "cuda" or (engine.device == "auto" and gpus > 0)
+            part = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0  # several share the GPUs
+            wanted = Reservation(1, float(engine.threads), part)
             if not comes:
                 reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
             return Share([wanted.bundle], {"engine.device": "cuda" if wanted.gpus else "cpu"}, at_once)
@@ -75,20 +78,3 @@ def share(
         "engine.cpus_per_actor": wanted.cpus,
     }
     return Share([wanted.bundle] * wanted.actors, settings, at_once)
-
-
-def in_one_process(
-    nodes: Sequence[Mapping[str, float]], device: str, threads: int, at_once: int | None
-) -> Reservation:
-    """Return what a federation without actors reserves, of which there may be several on a cluster.
-
-    Args:
-        nodes: the resources of every node.
-        device: as asked for: with ``auto`` it takes a GPU where the cluster has one.
-        threads: of the process.
-        at_once: how many are to run at a time: they share the GPUs. None: each has one.
-    """
-    gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
-    uses = device == "cuda" or (device == "auto" and gpus > 0)
-    share = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0
-    return Reservation(1, float(threads), share)

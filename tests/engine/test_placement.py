@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl.engine.placement import Reservation, place, reservation
-from rayfl.engine.share import in_one_process
 from rayfl.errors import Shortage
 from tests.support.refusals import refused
 
@@ -189,22 +188,6 @@ def test_what_may_come_is_not_refused(nodes, options, expected):
         )
         == expected
     )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "device", "at_once", "gpus"),
-    [
-        ([node(8, 1)], "auto", None, 1),
-        ([node(8, 1)], "auto", 4, 0.25),
-        ([node(8, 1), node(8, 2)], "cuda", 6, 0.5),
-        ([node(8, 4)], "auto", 2, 1),
-        ([node(8, 1)], "cpu", 4, 0),
-        ([node(8)], "auto", 4, 0),
-        ([node(8)], "cuda", 4, 0.25),
-    ],
-)
-def test_federations_without_actors_share_the_gpus(nodes, device, at_once, gpus):
-    assert in_one_process(nodes, device, 2, at_once) == Reservation(1, 2.0, gpus)
 
 
 def test_a_cluster_on_which_nothing_is_left():
