@@ -383,7 +383,7 @@ class Worker:
 
     def _guarded(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
         """Refuse what a call after a round draws or keeps, and what it changes of what all are handed."""
-        handed = {"down": [download.everyone], "client.initial": self._initials}
+        handed: dict[str, Sequence[Any]] = {"down": [download.everyone], "client.initial": self._initials}
         return guarded(self.method, self.device, call, f"after round {round}", **handed)
 
     def _here(self, download: Download) -> Download:
