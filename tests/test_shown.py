@@ -337,7 +337,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(value: object, shown: object) -> Non
 
 def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     trap = "=HYPERLINK(1)"
-    write_tables([Entry(trap, "-c", -1.0, None, "", [0])], "t", tmp_path)
+    write_tables([Entry(trap, "-c", -1.0, None, "", [0])], "t", tmp_path, "FedAvg")
     with (tmp_path / "table.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
@@ -363,7 +363,7 @@ def test_the_closest_name() -> None:
 @EVERY
 def test_written_tables(tmp_path: Path, name: str) -> None:
     shown = one_line(name)
-    write_tables([Entry(shown, shown, 1.0, None, "", [0])], shown, tmp_path)
+    write_tables([Entry(shown, shown, 1.0, None, "", [0])], shown, tmp_path, shown)
     with (tmp_path / "table.csv").open() as file:
         assert [row["row"] for row in csv.DictReader(file)] == [shown]
     texts = {path.suffix: path.read_text() for path in tmp_path.glob("table.*")}

@@ -303,7 +303,7 @@ def test_a_users_own_net(users: types.ModuleType) -> None:
     ("value", "kind", "word"),
     [
         ("text", BadCode, "not callable"),
-        (lambda shape: tiny(shape, 10), BadCode, "cannot be built"),
+        (lambda shape: tiny(shape, 10), BadCode, "does not work"),
         (lambda shape, classes: tiny(shape, classes + 1), BadCode, "(2, 4)"),
         (lambda shape, classes: tiny((3, 2, 2), classes), BadCode, "RuntimeError"),
     ],
