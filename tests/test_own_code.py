@@ -59,8 +59,8 @@ def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(linecache, "cache", {})
-    own_modules.write("mine", "A = 1")
-    text = "import mine\nclass C: {}\nclass A(C):\n    def f(self): return {}, mine.A\nclass B(A): x = {}\n"
+    own_modules.write("noted", "A = 1")
+    text = "import noted\nclass C: {}\nclass A(C):\n    def f(self): return {}, noted.A\nclass B(A): x = {}\n"
 
     def run(*numbers: int) -> dict[str, str]:
         cell, file = text.format(*numbers), f"/tmp/ipykernel_1/{numbers}.py"
@@ -70,7 +70,7 @@ def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
 
     first, other = run(1, 1, 1), run(1, 2, 2)
     assert [name for name in first if other[name] != first[name]] == ["__main__.B", "__main__.A"]
-    assert first.keys() == {"__main__.A", "__main__.B", "__main__.C", "mine"}
+    assert first.keys() == {"__main__.A", "__main__.B", "__main__.C", "noted"}
     assert run(1, 1, 1)["__main__.A"] == first["__main__.A"]
     linecache.cache.clear()
     with caplog.at_level(logging.WARNING, "rayfl"):
