@@ -17,6 +17,7 @@ from inspect import ismodule
 from itertools import accumulate
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from rayfl.shown import warn
 
@@ -148,7 +149,7 @@ def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str
                 above = resolve_name("." * node.level + (node.module or ""), package)
                 yield from (f"{above}.{each.name}" for each in node.names)
         elif isinstance(node, ast.Name) and in_main:
-            thing = getattr(sys.modules[MAIN], node.id, None)
+            thing: Any = getattr(sys.modules[MAIN], node.id, None)
             if ismodule(thing):
                 yield thing.__name__
             elif hasattr(thing, "__qualname__"):
