@@ -35,7 +35,6 @@ from rayfl.engine.process import alone, torch_defaults
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
-from rayfl.engine.workers import Workers
 from rayfl.errors import BadCode, BadValue, Conflict, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
@@ -225,12 +224,13 @@ class Federation(Displayed):
                 first = cohort(0)
                 self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
-                settings = self.deciding(data) | {"code": self.own_code()}
+                code = self.own_code()
+                settings = self.deciding(data) | {"code": code}
                 manifest = None
                 if self.resumes:
                     manifest = to_resume(path, self.rounds, settings, cohort, self.any_code)
                 self._tell_start(path, manifest.round if manifest else 0, data)
-            data = started.share(data)
+            data = started.share(data, code)
             workers = started.workers(plan, data, groups)
             with Session(plan, data, workers) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings, cohort)
@@ -321,7 +321,8 @@ class Federation(Displayed):
 
     def own_code(self) -> dict[str, str]:
         """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
-        return digests(re.findall(r"\w+(?:\.\w+)+", json.dumps(self.deciding(), ensure_ascii=False)))
+        classes = re.findall('"class_path": "(.*?)"', json.dumps(config_of(self), ensure_ascii=False))
+        return digests([*classes, *self.plan().paths])
 
     # ---- before the run
 
@@ -413,14 +414,13 @@ class Federation(Displayed):
 
     def _open(self, path: Path, start: int, data: FederatedData, code: Mapping[str, str]) -> RunFolder:
         config = dump(self)
+        callbacks = digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in self.callbacks)
         if not self.resumes:
-            folder = RunFolder.create(path, config)
+            folder = RunFolder.create(path, config, code=code, callbacks=callbacks)
         else:
-            folder = RunFolder.resume(path, start, config)
+            folder = RunFolder.resume(path, start, config, code=code, callbacks=callbacks)
             if self.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(self._evaluates)
-        callbacks = (f"{type(each).__module__}.{type(each).__qualname__}" for each in self.callbacks)
-        folder.write_code(code=code, callbacks=digests(callbacks))
         folder.write_partition(data.describe())
         return folder
 
@@ -530,7 +530,6 @@ class Rounds(Run):
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
-        hosts = Workers.hosts
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
@@ -549,9 +548,7 @@ class Rounds(Run):
             self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
-            there, hosts = hosts, session.workers.hosts
-            joined = {} if hosts == there else {"hosts": hosts}
-            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics), **joined})
+            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
             log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
             over = [callback.after_round(self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1

@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 
 import rayfl
 from rayfl.errors import BadValue
-from rayfl.own_code import keep_sources
 
 NETS = "torchvision.models"
 """What a configuration may name of the libraries that rayfl needs."""
@@ -44,6 +43,10 @@ def from_here() -> Iterator[None]:
     finally:
         sys.path.remove(here)
         del os.environ[rayfl.STARTED]
+
+
+NAMED_ELSEWHERE: dict[str, Any] = {}
+"""In a process of another one's run: import path -> what it names in that one."""
 
 
 def installed(package: str) -> bool:
@@ -98,6 +101,8 @@ def named(path: str) -> Any:
         ImportError: there is no such module.
         AttributeError: the module has no such name.
     """
+    if path in NAMED_ELSEWHERE:
+        return NAMED_ELSEWHERE[path]
     if not all(part.isidentifier() for part in path.split(".")):
         raise BadValue(f"{path!r}, which is no import path: write module.name")
     if not _may_be_named(path):
@@ -107,7 +112,6 @@ def named(path: str) -> Any:
     home = _home(found)
     if callable(found) if home is None else not _may_be_named(home):
         raise BadValue(refusal(path))
-    keep_sources()
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from rayfl.config.command import Parser, add_common_options
-from rayfl.config.parser import code_of, federation_of
+from rayfl.config.parser import federation_of
 from rayfl.config.reader import layered
 from rayfl.config.table_file import Table, changes_of, first_seeds, of_data, slug
 from rayfl.data import FederatedData
@@ -105,15 +105,14 @@ def run(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check(table, cells)
-    code = code_of({(cell.row, cell.column): cell.settings for cell in cells}.values())
-    check_code([cell.folder for cell in cells], code, remove=given.code is not None)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
+    check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
     _claim(table, output)
     jobs = given.jobs
     if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
-    check_code([cell.folder for cell in cells], code)  # which may have been edited in the meantime
     earlier = _finished_earlier(table, cells, output)
     recorded = [*(cell.folder for cell in cells if cell.finished), *earlier]
     if recorded:

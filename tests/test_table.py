@@ -364,8 +364,7 @@ def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     assert limits == [1, 1, 7]
 
 
-def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_modules, monkeypatch):
-    """Before a cell is started; and where the code was edited while the table ran."""
+def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_modules):
     text = TINY.replace("method: FedAvg", "method: mine.Mine")
     given = [write(tmp_path, text), "--rows", "FedAvg", "--columns", "even", "--rounds", "1"]
     given += ["--quiet", "true", "--output", str(tmp_path / "runs")]
@@ -377,7 +376,3 @@ def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_mo
     assert [job.seed for job in runs_here] == [0]
     assert table.main([*given, "--code", "changed"]) == 0
     assert [job.seed for job in runs_here] == [0, 0, 5]
-    run, scaled = Runner.run, SCALED.replace("1.0", "0.5")
-    monkeypatch.setattr(Runner, "run", lambda *given: own_modules.load("mine", scaled) and run(*given))
-    with told(Conflict, "runs/FedAvg/even/seed-1"):
-        assert table.main([*given, "--seeds", "3"]) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +52,7 @@ def parser() -> Parser:
         help="Go on with a run that was stopped; of the other options only "
         f"{', '.join(RESUMABLE)} may be given.",
     )
-    made.add(
-        "--code",
-        kind=ANY_CODE,
-        help="changed: go on with --resume, though code of your own is not what the run has had so far.",
-    )
+    made.add("--code", kind=ANY_CODE, help="changed: go on with --resume with other code of your own.")
     made.add(
         "--print_config",
         nargs="?",
@@ -102,11 +98,6 @@ def federation_from(arguments: Sequence[str]) -> Federation:
 def federation_of(settings: Mapping[str, Any]) -> Federation:
     """Build the federation that a mapping of settings stands for."""
     return read(Federation, rooted(dict(settings)))
-
-
-def code_of(several: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return digests of the user's own code that decides the numbers of federations, of their settings."""
-    return {name: digest for each in several for name, digest in federation_of(each).own_code().items()}
 
 
 def _file(path: Path, asked: Any, given: Flat) -> Flat:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -16,10 +15,8 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.engine.workers import Workers
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
-from rayfl.evaluation.measures import Measure, measures
 from rayfl.methods import Method
-from rayfl.nets import Architecture
-from rayfl.nets.module import resolve_path
+from rayfl.nets import Architecture, Module
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.shown import counted
 from rayfl.training.settings import Training
@@ -142,8 +139,13 @@ class Started(ABC):
         """Return callbacks that tell what the processes run on of every round."""
         return []
 
-    def share(self, data: FederatedData) -> FederatedData:
-        """Return the data in memory that all processes share; the caller's copy can go before they start."""
+    def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
+        """Return the data in memory that all processes share; the caller's copy can go before they start.
+
+        Args:
+            data: what ``Federation.federated_data`` returns.
+            code: digests of the user's own code that the processes need.
+        """
         return data
 
     @abstractmethod
@@ -180,7 +182,7 @@ class Plan:
     seed: int
     engine: Engine
     rounds: int = 1
-    metrics: Sequence[str | Measure] = ()
+    metrics: Sequence[str] = ()
     counts_by: str | None = "personal"
     together: bool = False
     finetune: Finetune = NO_FINETUNING
@@ -190,18 +192,12 @@ class Plan:
         """The nets as a list, also where there is one."""
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
-    def resolve_paths(self, classes: int) -> Plan:
-        """Return a plan with what import paths name in this process: in others they may name something else.
-
-        Args:
-            classes: how many the data have.
-        """
-        method = copy(self.method)
-        for option, net in method.architectures.items():
-            if net is not None:
-                setattr(method, option, resolve_path(net))
-        nets: list[Architecture | str] = [*map(resolve_path, self.nets)]
-        return replace(self, method=method, net=nets, metrics=measures(self.metrics, classes))
+    @property
+    def paths(self) -> list[str]:
+        """The import paths among what the plan names: of nets and metrics."""
+        nets = (*self.nets, *self.method.architectures.values())
+        names = [*self.metrics, *(net.path if isinstance(net, Module) else net for net in nets)]
+        return [name for name in names if isinstance(name, str) and "." in name]
 
     @property
     def goes_by_rounds(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,12 +65,14 @@ class Cluster:
 
     Attributes:
         is_own: whether it was started for the run, on this host alone; known when it is up.
+        code: digests of the user's own code that its processes need.
 
     Args:
         engine: the settings.
     """
 
     def __init__(self, engine: Ray) -> None:
+        self.code: Mapping[str, str] = {}
         self._abandoned = threading.Event()
         self._thread = ThreadPoolExecutor(1, "ray")
         self._connecting = self._thread.submit(self._connect, engine)
@@ -120,7 +122,7 @@ class Cluster:
         self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
         if self._travels:
             data = replace(data, dataset=replace(data.dataset, inputs=np.asarray(data.dataset.inputs)))
-        self.shared = put_by_value(data)
+        self.shared = put_by_value(data, self.code)
         view: FederatedData = ray.get(self.shared)
         return view
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,18 +79,13 @@ def ask_hosts(
     nodes = [node for node in ray.nodes() if node["NodeID"] in ids]
     names = {f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})": node for node in nodes}
     new = {name: node for name, node in names.items() if name not in hosts}
-    with by_value([sys.modules[__name__], folder]):
+    with by_value([__name__, folder.__name__]):
         ask = ray.remote(num_cpus=0)(software_here)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
         calls = [ask.options(scheduling_strategy=place).remote() for place in places]
-    found = {
-        name: {**told, "GPU": _gpu(node)} for (name, node), told in zip(new.items(), get(calls), strict=True)
-    }
+    found = dict(zip(new, get(calls), strict=True))
+    for name, node in new.items():  # of a GPU Ray knows the kind
+        gpus = (kind for kind in node["Resources"] if kind.startswith("accelerator_type:"))
+        found[name]["GPU"] = next(gpus, None)
     compare_hosts(software_here(), {**hosts, **found})
     return {**hosts, **found}
-
-
-def _gpu(node: Mapping[str, Any]) -> str | None:
-    """Return the kind of a host's GPU, as Ray has found it."""
-    mark = "accelerator_type:"
-    return next((name.removeprefix(mark) for name in node["Resources"] if name.startswith(mark)), None)

@@ -92,8 +92,9 @@ class OnRay(Cluster, Started):
         looked_at = self.engine.dashboard or self.engine.address is not None or self.in_group
         return [RayMetrics(self.run)] if looked_at else []
 
-    def share(self, data: FederatedData) -> FederatedData:
+    def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
         """Put the data into the object store, once per node."""
+        self.code = code
         try:
             return self.put(data)
         except BaseException:
@@ -154,7 +155,7 @@ class RayWorkers(Workers):
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
-        self._sent = self._sent or put_by_value(self._plan.resolve_paths(self._data.dataset.classes))
+        self._sent = self._sent or put_by_value(self._plan, self._started.code, self._plan.paths)
         if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:

@@ -6,7 +6,7 @@ carries the calls to them. The session sees references and small numbers, and no
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,7 @@ class SystemMetrics:
         bytes_up: bytes of all accumulated uploads.
         busy: seconds of training per worker.
         dropped: what was wrong with updates that were not used, by client.
+        hosts: what the hosts of a cluster have that decides numbers, by their names.
     """
 
     actors: list[int] = field(default_factory=list)
@@ -51,6 +52,7 @@ class SystemMetrics:
     bytes_up: int = 0
     busy: list[float] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
 
 
 class Session:
@@ -169,7 +171,7 @@ class Session:
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}
-        result, metrics = RoundResult(), SystemMetrics(moved=moved)
+        result, metrics = RoundResult(), SystemMetrics(moved=moved, hosts=self.workers.hosts)
         for reply in replies:
             result.merge(reply)
             metrics.actors.append(len(reply.ids))

@@ -110,19 +110,18 @@ SHORT = {
 """Metrics of torchmetrics that have a short name."""
 
 
-def measures(names: Sequence[str | Measure], classes: int) -> tuple[Measure, ...]:
+def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
     """Return the metrics of a configuration.
 
     Args:
         names: names in ``SHORT``, or import paths ``module.function``. What is in torchmetrics may be
-            a class, takes probabilities, and gets ``num_classes`` if it has such an argument. Metrics
-            are returned as they are.
+            a class, takes probabilities, and gets ``num_classes`` if it has such an argument.
         classes: how many there are.
 
     Raises:
         UserError: there is no such metric.
     """
-    return tuple(name if isinstance(name, Measure) else _measure(name, classes) for name in names)
+    return tuple(_measure(name, classes) for name in names)
 
 
 def _measure(name: str, classes: int) -> Measure:

@@ -18,7 +18,7 @@ from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.files import fit, reading
 from rayfl.record.checks import Config
 from rayfl.record.description import flat
-from rayfl.record.folder import RunFolder, check_is, read_summary
+from rayfl.record.folder import RunFolder, check_is, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -106,8 +106,8 @@ class Result(Displayed):
 
     @cached_property
     def code(self) -> dict[str, str]:
-        """Digests of the user's own code, by import path, as ``summary.json`` has them."""
-        return dict(read_summary(self.folder).get("code", {}))
+        """Digests of the user's own code, by import path, as ``environment.json`` has them."""
+        return dict(read_environment(self.folder).get("code", {}))
 
     @property
     def complete(self) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from rayfl.config.parser import federation_of
 from rayfl.config.table_file import Settings
 from rayfl.errors import Conflict, UserError
 from rayfl.evaluation.result import read_config
@@ -108,14 +109,15 @@ class Job:
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 
-def check_code(folders: Iterable[Path], there: Mapping[str, str], remove: bool = False) -> None:
+def check_code(folders: Iterable[Path], several: Iterable[Settings], remove: bool = False) -> None:
     """Refuse runs that other code of the user's own has made, or remove them.
 
     Args:
         folders: of the runs; where nothing has begun yet there is none.
-        there: digests of the code that there is, of all of them.
+        several: the settings of all of them.
         remove: whether runs of other code are removed, so that they begin anew.
     """
+    there = {path: digest for each in several for path, digest in federation_of(each).own_code().items()}
     for folder in folders:
         if other := changed(read_environment(folder).get("code", {}), there):
             if not remove:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from torch import nn
 
@@ -37,7 +36,6 @@ class Module(Architecture):
     """Name of the last linear layer, such as ``classifier.1``; by default it is found."""
     arguments: dict[str, Any] | None = None
     """Further arguments by name, such as ``{width_mult: 0.5}``."""
-    _found: ClassVar[Callable[..., Any] | None] = None  # of a net from another process, what was named there
 
     def __post_init__(self) -> None:
         for name, value in (self.arguments or {}).items():
@@ -61,10 +59,8 @@ class Module(Architecture):
         return found
 
     def _function(self) -> Callable[..., Any]:
-        """Return the class or function that the path names, or has named where the net comes from."""
+        """Return the class or function that the path names."""
         path = self.path
-        if self._found is not None:
-            return self._found
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
@@ -112,16 +108,6 @@ class Module(Architecture):
         if not (foreign or arguments or _binds(signature, **by_name)) and _binds(signature, shape, classes):
             return (shape, classes), {}
         return (), by_name
-
-
-def resolve_path(net: Architecture | str) -> Architecture:
-    """Return a net with what its path names in this process: in others it may name something else."""
-    if isinstance(net, str):
-        net = Module(path=net)
-    if isinstance(net, Module):
-        net = copy(net)
-        vars(net)["_found"] = net._function()
-    return net
 
 
 def _binds(signature: inspect.Signature, *positional: Any, **by_name: Any) -> bool:

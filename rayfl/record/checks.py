@@ -129,7 +129,6 @@ class Summary(TypedDict):
 
     completed: _Count
     early: NotRequired[Annotated[bool, Field(strict=True)]]
-    code: NotRequired[dict[str, str]]
 
 
 class Environment(TypedDict):

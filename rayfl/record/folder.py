@@ -137,16 +137,17 @@ class RunFolder:
         self._population: Population | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: str) -> RunFolder:
+    def create(cls, path: str | Path, config: str, **code: Mapping[str, str]) -> RunFolder:
         """Make a new run folder with its ``config.yaml`` and ``environment.json``.
 
         Args:
             path: where; must not exist or be empty.
             config: the complete configuration as YAML.
+            **code: digests of the user's own code, by the names that they have in ``environment.json``.
         """
         check_unused(path)
         folder = cls(Path(path))
-        write_file(folder.path / ENVIRONMENT, _json(environment(), indent=2))
+        write_file(folder.path / ENVIRONMENT, _json(environment() | code, indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
         sync_folder(folder.path)
@@ -157,27 +158,26 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: str | Path, round: int, config: str | None = None) -> RunFolder:
+    def resume(
+        cls, path: str | Path, round: int, config: str | None = None, **code: Mapping[str, str]
+    ) -> RunFolder:
         """Open an existing run folder, to go on with the given round.
 
         Args:
             path: the folder.
             round: first round to be run; the records of it and of later ones are removed.
             config: the configuration with which the run goes on, where it differs from the earlier one.
+            **code: see :meth:`create`.
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
         first = read_environment(folder.path)
         folder.truncate(round)
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
-        write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed, **code}, indent=2))
         if config is not None:
             write_file(folder.path / CONFIG, config)
         return folder
-
-    def write_code(self, **code: Mapping[str, str]) -> None:
-        """Add digests of the user's own code to ``environment.json``: of what decides, and of callbacks."""
-        write_file(self.path / ENVIRONMENT, _json({**read_environment(self.path), **code}, indent=2))
 
     def write_partition(self, partition: Mapping[str, Any]) -> None:
         """Write ``partition.json``.
@@ -252,9 +252,8 @@ class RunFolder:
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        rayfl = {"version": version_of("rayfl"), "sources": sources()}
-        code = read_environment(self.path).get("code", {})
-        write_file(self.path / SUMMARY, _json({**summary, "rayfl": rayfl, "code": code}, indent=2))
+        code = {"version": version_of("rayfl"), "sources": sources()}
+        write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:

@@ -25,7 +25,6 @@ from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_se
 from rich.console import Console
 
 from rayfl.arguments import arguments_of, checked
-from rayfl.config.parser import code_of
 from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
@@ -33,11 +32,10 @@ from rayfl.engine.share import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.files import fit, held, read_json, reading, write_file
+from rayfl.files import held, write_file
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.checks import Summary
-from rayfl.record.folder import check_kind
+from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.shipped import find
 from rayfl.shown import counted
@@ -133,8 +131,7 @@ def run(
             raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
         for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # what is damaged is named first
             Result.load(summary.parent)
-            with reading(summary, "remove it, and the run goes on from its checkpoint"):
-                fit(Summary, read_json(summary))
+            read_summary(summary.parent)
     else:
         refuse_used(output)
     points = space.examples()
@@ -144,16 +141,14 @@ def run(
     if not resume:
         check(space, points)
         space.save(output)
-    there = code_of(point.settings for point in points)
     with held(output):
-        check_code(output.glob("trials/*/seed-*/"), there, remove=code is not None)
+        settings = [point.settings for point in points]
+        check_code(output.glob("trials/*/seed-*/"), settings, remove=code is not None)
         chosen = (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}"))
         for path in chosen if code else ():
             path.unlink()
         rounds = max(point.rounds for point in points)
-        swept = _run(space, output.absolute(), rounds, federation, address or own, console)
-        check_code(output.glob("trials/*/seed-*/"), there)  # which may have been edited in the meantime
-        return swept
+        return _run(space, output.absolute(), rounds, federation, address or own, console)
 
 
 def _run(

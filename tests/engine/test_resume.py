@@ -564,8 +564,8 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
         resumed(run, ["--rounds", "4"]).run()
     assert bytes_of_run(run) == kept
     resumed(run, ["--rounds", "4", "--quiet", "true", "--code", "changed"]).run()
-    code = json.loads((run / "summary.json").read_text())["code"]
+    code = json.loads((run / "environment.json").read_text())["code"]
     assert code.keys() == {"mine", "mine to round 3"}
     assert code["mine"] != code["mine to round 3"] == before["code"]["mine"]
     resumed(run, ["--rounds", "5", "--quiet", "true"]).run()
-    assert json.loads((run / "summary.json").read_text())["code"] == code
+    assert json.loads((run / "environment.json").read_text())["code"] == code

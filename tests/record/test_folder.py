@@ -293,7 +293,6 @@ def test_the_parquet_table_is_the_table_of_the_result(folder):
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": sources()}
-    assert summary.pop("code") == {}
     assert summary == result.summary
 
 

@@ -1,6 +1,5 @@
 """Deterministic made-up records with known figures, in the format that a run writes."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -129,7 +128,7 @@ def write_run(
         protocol=type(protocol).__name__,
         options=asdict(protocol),
     )
-    folder = RunFolder.create(path, config)
+    folder = RunFolder.create(path, config, code=code or {})
     split = partition(clients, domains, val) | ({} if pool is None else {"pool": pool})
     folder.write_partition(split)
     for round in range(rounds if stop_after is None else stop_after):
@@ -140,9 +139,6 @@ def write_run(
         folder.append_engine({"round": round, "seconds": 0.5})
     if stop_after is None:
         finish(folder)
-    if code:
-        summary = json.loads((path / "summary.json").read_text())
-        (path / "summary.json").write_text(json.dumps(summary | {"code": code}))
     return path
 
 
