@@ -364,10 +364,6 @@ class Method(Settings, ABC, place="method"):
         """Return the entries of the head: of the last linear layer, or of all that follows the flatten."""
         return w.select(self.net.names(cut, "head").__contains__)
 
-    def features_part(self, w: Params, cut: Cut = "last_layer") -> Params:
-        """Return the entries of the extractor, which are those that are not the head's."""
-        return w.select(self.net.names(cut, "features").__contains__)
-
     @property
     def shares_everything(self) -> bool:
         """Whether every entry of the net travels."""

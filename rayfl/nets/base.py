@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import Conflict
 from rayfl.nets.head import kind_of
-from rayfl.nets.split import Shape, SplitNet
+from rayfl.nets.split import Shape
 from rayfl.settings import Value, at_least
 
 
@@ -51,10 +51,6 @@ class ImageArchitecture(Architecture):
                 f"{_OTHERS}",
             )
 
-    @abstractmethod
-    def build(self, shape: Shape, classes: int) -> SplitNet:
-        """Build the net for images of a shape of channels, height and width, see ``Architecture``."""
-
 
 class TokenArchitecture(Architecture):
     """A net for texts of a fixed length L as token ids, int64 [B, L]."""
@@ -77,7 +73,3 @@ class TokenArchitecture(Architecture):
                 f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}: set "
                 f"net.vocabulary, as with --net.vocabulary {largest + 1}",
             )
-
-    @abstractmethod
-    def build(self, shape: Shape, classes: int) -> SplitNet:
-        """Build the net for texts of the length ``shape[0]``, see ``Architecture``."""
