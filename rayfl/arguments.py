@@ -148,13 +148,9 @@ def bounds_of(kind: Any) -> list[str]:
     return [" and ".join(words) + "".join(f" ({text})" for text in inner if isinstance(text, str))]
 
 
+@cache
 def arguments_of(cls: type) -> dict[str, Any]:
     """Return the arguments of a class and their types, as far as they can be told."""
-    return _arguments(cls)
-
-
-@cache
-def _arguments(cls: type) -> dict[str, Any]:
     try:
         parameters = inspect.signature(cls, eval_str=True).parameters
     except NameError:  # a name that only type checkers import

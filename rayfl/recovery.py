@@ -109,8 +109,7 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Ma
         warn(f"{text}; going back to the checkpoint before it")
     if manifest and cohort and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
         told = f"chooses other clients for round {manifest.round - 1} than {path} has"
-        remedy = "let it go by its options and what it is given, not by what a callback tells it, or allow "
-        remedy += "other code by --code changed"
+        remedy = "it must not go by what a callback tells it; other code is allowed by --code changed"
         raise BadCode("sampling", f"{told}: {remedy}")
     return manifest
 

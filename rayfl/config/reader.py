@@ -52,7 +52,7 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
     """
     if not isinstance(settings, Mapping):
         raise BadValue(place or cls.__name__, f"is {shown(settings)}: it must map options to values")
-    kinds, grouped = arguments_of(cls), _grouped(settings, place)
+    kinds, grouped = arguments_of(cls), _grouped(settings, place)  # type: ignore[arg-type]  # a class can be hashed
     for name in grouped:
         if name not in kinds:
             raise _unknown(cls, place, name, kinds)

@@ -23,7 +23,6 @@ from ray.exceptions import (
     RayActorError,
     RayError,
     RayTaskError,
-    TaskUnschedulableError,
     WorkerCrashedError,
 )
 from ray.util.placement_group import (
@@ -58,14 +57,7 @@ LOOK = 5.0
 PATIENCE = 5.0
 """Seconds after a loss in which it shows which actors are dead: one that does not answer then is busy."""
 _STARTED = itertools.count(1)
-GONE = (
-    RayActorError,
-    ObjectLostError,
-    NodeDiedError,
-    WorkerCrashedError,
-    OutOfMemoryError,
-    TaskUnschedulableError,
-)
+GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
 

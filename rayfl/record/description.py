@@ -140,7 +140,7 @@ def _plain(value: Any, where: str) -> Any:
         told = f"is {shown(value)}, which no configuration can hold: use numbers, texts or lists"
         raise BadValue(where, told)
     arguments = {}
-    for name, kind in arguments_of(cls).items():
+    for name, kind in arguments_of(cls).items():  # type: ignore[arg-type]  # a class can be hashed
         if issubclass(cls, Settings) and name in cls._unrecorded:
             continue
         if not hasattr(value, name):
