@@ -22,9 +22,8 @@ from tests.support.modules import Sequences, Sharpened, hooked
 from tests.support.refusals import refused
 
 MODULES = "tests.support.modules"
-TRANSFORMER, GROUPED, RECURRENT, SHARPENED = (
-    f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent", "Sharpened")
-)
+TRANSFORMER, GROUPED, RECURRENT = (f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent"))
+SHARPENED = f"{MODULES}.Sharpened"
 TEXTS, VECTORS = Sequences(), Sequences(kind="vectors")
 SETTINGS: dict[str, Any] = {"rounds": 2, "clients": 6, "training": Training(lr=0.3, batch_size=10)}
 

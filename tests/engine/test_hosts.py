@@ -26,24 +26,18 @@ from rayfl.engine.session import Session  # noqa: E402
 USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
 
 
-@pytest.mark.parametrize("name", ["rayfl", "torch", "numpy"])
+@pytest.mark.parametrize("name", USUAL)
 def test_a_host_on_which_numbers_would_be_others(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Hosts that agree may have another torch than this process, but no other rayfl."""
-    with refused(Conflict, "b") as caught:
-        compare_hosts(USUAL, {"a": USUAL, "b": USUAL | {name: "other"}})
-    assert f"other, and {'this process' if name == 'rayfl' else 'a'} has {USUAL[name]}" in str(caught.value)
+    refusing = name in ("rayfl", "torch", "numpy")
+    with refused(Conflict, "b") if refusing else nullcontext():
+        compare_hosts(USUAL, {"a": USUAL, "b": USUAL | {name: "B"}, "c": USUAL | {name: "C"}})
+    assert len(caplog.records) == (not refusing)
+    caplog.clear()
     same = {host: USUAL | {name: "other"} for host in ("a", "b")}
     with refused(Conflict, "a") if name == "rayfl" else nullcontext():
         compare_hosts(USUAL, same)
     assert len(caplog.records) == (name == "torch")
-
-
-@pytest.mark.parametrize("name", ["processor", "GPU"])
-def test_what_changes_the_last_bits_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    compare_hosts(USUAL, {"a": USUAL, "b": USUAL | {name: "B"}, "c": USUAL | {name: "C"}})
-    assert [record.getMessage().split(" has ")[0] for record in caplog.records] == [
-        "b" if USUAL[name] else "c"
-    ]
 
 
 def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: str) -> None:
