@@ -92,7 +92,7 @@ def test_what_cannot_be_sent_by_value_is_told_and_compared(
         method = own_modules.load("own_method", text).Own()
         sent[text] = put_by_value(method, digests(["own_method.Own"]))
         assert type(pickle.loads(sent[text])) is type(method)
-    assert len(caplog.records) == 1
+    assert [record.name for record in caplog.records if record.name != "ray._private.worker"] == ["rayfl"]
     own_modules.load("own_method", f"{MINE}\n{more}\nFACTOR = 0.5\n")
     pickle.loads(sent[MINE])
     with refused(Conflict, "own_method"):
