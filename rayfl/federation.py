@@ -50,16 +50,7 @@ from rayfl.own_code import digests
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.description import (
-    config_of,
-    decides,
-    deciding,
-    differing,
-    display_name,
-    dump,
-    flat,
-    public_path,
-)
+from rayfl.record.description import config_of, deciding, differing, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
 from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
@@ -330,7 +321,7 @@ class Federation(Displayed):
 
     def own_code(self) -> dict[str, str]:
         """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
-        config = {name: value for name, value in config_of(self).items() if decides(name)}
+        config = config_of(self) | {"engine": None}  # which decides no number
         classes = re.findall('"class_path": "(.*?)"', json.dumps(config, ensure_ascii=False))
         return digests([*classes, *self.plan().paths])
 
