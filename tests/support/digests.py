@@ -41,7 +41,7 @@ FEW: dict[str, dict[str, Any]] = {
     "uploads": {"method": METHODS["FedCO2"](), "net": CNNB(), "metrics": ["f1"]},
     "states": {"method": METHODS["SCAFFOLD"]()},
     "kept": {"method": METHODS["Ditto"](), "training": KEPT},
-    "several nets": {"method": METHODS["FML"](meme="CNNB"), "net": [LeNet(), CNNB()]},
+    "several nets": {"method": METHODS["FML"](meme=CNNB()), "net": [LeNet(), CNNB()]},
     "gathered": {"method": METHODS["FedProto"](), "eval_points": "both"},
     "unseen": {
         "method": METHODS["FDSE"](),
