@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from rayfl.errors import Shortage
-
 GROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 """Says in which control group this process is; in a container that is mostly the topmost one."""
@@ -50,6 +48,8 @@ def check_memory(size: float, what: str, remedy: str) -> None:
     Raises:
         Shortage: fewer bytes are free.
     """
+    from rayfl.errors import Shortage  # not before an actor keeps searches for garbage off
+
     if size > (free := available_memory()):
         raise Shortage(
             f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free: {remedy}"
