@@ -51,8 +51,8 @@ def is_own(thing: type | FunctionType | str) -> bool:
 def keep_sources() -> None:
     """Read the sources of the user's own modules, of those that have been imported since the last call.
 
-    What runs is what was imported: a file may be edited later. Whoever gets to know a class or function of
-    the user's calls this at once.
+    What runs is what was imported: a file may be edited later. It is called where a class with settings is
+    defined, and before digests are made.
     """
     for name, module in [*sys.modules.items()]:
         spec, file = getattr(module, "__spec__", None), _file_of(name)

@@ -644,6 +644,7 @@ def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path, how: str, wo
     with pytest.raises((RuntimeError, ValueError), match=word) as raised:
         small(tmp_path / "run", method=Failing(how), **(EVERYONE | {"on_bad_update": "stop"})).run()
     assert raised.value.__notes__ == ["raised while client 2 trained in round 1"]
+    assert isinstance(raised.value.__cause__, SystemExit) == (how == "exit")
 
 
 class Quitting(FedAvg):

@@ -40,6 +40,24 @@ def test_shares(engine, trials, at_once, bundles, together):
         assert found.engine["engine.actors"] == len(bundles)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "device", "at_once", "part"),
+    [
+        ([1], "auto", None, 1),
+        ([1], "auto", 4, 0.25),
+        ([1, 2], "cuda", 6, 0.5),
+        ([4], "auto", 2, 1),
+        ([1], "cpu", 4, 0),
+        ([0], "auto", 4, 0),
+        ([0], "cuda", 4, 0.25),
+    ],
+)
+def test_federations_without_actors_share_the_gpus(gpus, device, at_once, part):
+    nodes = [{"CPU": 8.0, "GPU": float(count), "memory": 64e9} for count in gpus]
+    found = share(Inline(device=device, threads=2), 20, nodes, 50, at_once, comes=True)
+    assert (found.bundles[0]["CPU"], found.bundles[0].get("GPU", 0)) == (2.0, part)
+
+
 def test_a_trial_has_no_more_actors_than_clients():
     assert len(share(Ray(), 2, NODES, 1, None).bundles) == 2
 
