@@ -38,7 +38,7 @@ PARTS = ("undisturbed", "disturbed")
 def federate(folder: Path, rounds: int) -> None:
     """Begin a federation in this process, or go on with it."""
     if (folder / "config.yaml").exists():
-        rayfl.resumed(folder, ["--rounds", str(rounds)]).run()
+        rayfl.resumed(folder, {"rounds": rounds}).run()
         return
     Federation(
         method=Ditto(),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from docs.results_page import MARKER, markdown
 from rayfl.data import FederatedData
-from rayfl.record.description import display_name
+from rayfl.settings.description import display_name
 from rayfl.training import Exponential
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.parity import SETTINGS, SIZES, Setting, compare

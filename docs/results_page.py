@@ -16,13 +16,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rayfl.config.table_file import Table, slug
 from rayfl.evaluation.metrics import AVERAGES
-from rayfl.papers.printed import printed_table
-from rayfl.record.description import display_name
+from rayfl.jobs.table_file import Table, slug
 from rayfl.report.compare import BY_VALIDATION
+from rayfl.report.printed import printed_table
 from rayfl.report.significance import FEWEST, LEVEL, REFERENCE, differences, holm, p_of_pairs
 from rayfl.report.text import mean_and_std, number
+from rayfl.settings.description import display_name
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"

@@ -16,7 +16,7 @@ from rayfl import Federation, Inline, Training
 from rayfl.data import StdlibText, WriterDigits
 from rayfl.methods import Ditto, FedAvg, FedPer, Local, Method
 from rayfl.nets import MLP, Architecture, Shape, SplitNet
-from rayfl.shown import tell
+from rayfl.system.text import tell
 
 MODULES = [
     *["argparse", "ast", "calendar", "csv", "difflib"],

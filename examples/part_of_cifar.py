@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.data.readers.files import unpickle
-from rayfl.shown import tell
+from rayfl.system.text import tell
 
 META = {"batches.meta": "labels", "meta": "fine_labels"}
 """Name of the file that comes with the batches -> where these have the labels that count."""

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
-from rayfl.config.command import of_function
+from rayfl.commands.command_line import of_function
 from rayfl.randomness import generator, seed_of
 from rayfl.report.pictures import drawn, save
-from rayfl.shown import complain, tell
+from rayfl.system.text import complain, tell
 
 MARKERS = "os^DvPX*<>"
 FEW, MANY = colormaps["tab10"], colormaps["tab20"]

@@ -3,31 +3,35 @@
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rayfl.callbacks.callback import Callback
-    from rayfl.config.parser import resumed
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
     from rayfl.evaluation.finetune import Finetune
-    from rayfl.evaluation.result import Result
+    from rayfl.evaluation.run_records import Result
     from rayfl.federation import Federation
     from rayfl.methods import Method
-    from rayfl.models import Models, load_models
     from rayfl.report.plot import Plot
+    from rayfl.running.config import resumed
+    from rayfl.running.saved_models import Models, load_models
     from rayfl.training import Training
 
 __version__ = "0.1.0"
 
+ROOT = Path(__file__).parent
+"""The folder of the package."""
+
 STARTED = "RAYFL_STARTED_IN"
 """Variable with the folder in which a command was started, for the processes that it starts; see
-``rayfl.imports.from_here``.
+``rayfl.settings.imports.from_here``.
 """
 
 # With python -m rayfl... the current folder is first, and this is imported before everything else.
 _own = sys.argv[:1] == ["-m"] and any(name.partition(".")[0] == "rayfl" for name in sys.orig_argv)
-if _own and not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
+if _own and not sys.flags.safe_path and sys.path[0] != str(ROOT.parent):
     del sys.path[0]
 if STARTED in os.environ and os.environ[STARTED] not in sys.path:
     sys.path.append(os.environ[STARTED])
@@ -54,14 +58,14 @@ _HOME = {
     "Finetune": "rayfl.evaluation.finetune",
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",
-    "Models": "rayfl.models",
+    "Models": "rayfl.running.saved_models",
     "Plot": "rayfl.report.plot",
     "Ray": "rayfl.engine",
-    "Result": "rayfl.evaluation.result",
+    "Result": "rayfl.evaluation.run_records",
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
-    "load_models": "rayfl.models",
-    "resumed": "rayfl.config.parser",
+    "load_models": "rayfl.running.saved_models",
+    "resumed": "rayfl.running.config",
 }
 
 

@@ -8,18 +8,19 @@ import sys
 from importlib import import_module
 
 import rayfl
-from rayfl.errors import Missing, Unknown, exit_code
-from rayfl.shown import complain, did_you_mean, tell
+from rayfl.errors import Missing, Unknown
+from rayfl.system.error_report import exit_code
+from rayfl.system.text import complain, did_you_mean, tell
 
 COMMANDS = {
-    "run": ("rayfl.run", "run one federation, or go on with one"),
-    "table": ("rayfl.table", "run a table of experiments, such as one of a paper"),
+    "run": ("rayfl.commands.run", "run one federation, or go on with one"),
+    "table": ("rayfl.commands.table", "run a table of experiments, such as one of a paper"),
     "tune": ("rayfl.tune.command", "search settings with Ray Tune"),
-    "report": ("rayfl.report.command", "compare runs in a table, also with a paper's"),
-    "figure": ("rayfl.figure", "draw runs the way papers do"),
-    "export": ("rayfl.export", "write a client's trained model to a file"),
-    "data": ("rayfl.data_command", "show a data set, or divide it among clients"),
-    "doctor": ("rayfl.doctor", "say what is installed here, and what is missing"),
+    "report": ("rayfl.commands.report", "compare runs in a table, also with a paper's"),
+    "figure": ("rayfl.commands.figure", "draw runs the way papers do"),
+    "export": ("rayfl.commands.export", "write a client's trained model to a file"),
+    "data": ("rayfl.commands.data", "show a data set, or divide it among clients"),
+    "doctor": ("rayfl.commands.doctor", "say what is installed here, and what is missing"),
 }
 """Command -> the module with its ``parser`` and ``main``, and what it does."""
 
@@ -98,7 +99,7 @@ def _completion(given: list[str]) -> int:
         raise Missing("shtab", "is a package that completions need: pip install shtab") from None
     import argparse
 
-    from rayfl.config.command import Parser, words_of
+    from rayfl.commands.command_line import Parser, words_of
 
     def completed(parser: argparse.ArgumentParser) -> None:
         """Say which words and files the values of options may be."""

@@ -18,16 +18,12 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import torch
 
-from rayfl import checks
-from rayfl.arguments import changed, shown
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
 from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
-from rayfl.config.reader import flattened, read
 from rayfl.data import Data, EmbeddedDigits, FederatedData
-from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine, Plan
 from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
@@ -41,29 +37,34 @@ from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
-from rayfl.evaluation.result import Result, finish, read_config
-from rayfl.files import held, writing
-from rayfl.log import Level, RunLog, log, warnings_shown
+from rayfl.evaluation.run_records import Result, finish
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
-from rayfl.own_code import digests
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.description import config_of, deciding, differing, display_name, dump, flat, public_path
+from rayfl.record.config_file import read_config
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
 from rayfl.record.history import CONFIG, LOG
-from rayfl.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
+from rayfl.running import checks
+from rayfl.running.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
 from rayfl.sampling import Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
-from rayfl.shown import counted, one_line, tell, warn
-from rayfl.signals import asked_to_stop
-from rayfl.streams import lasting_output
+from rayfl.settings.arguments import changed
+from rayfl.settings.description import config_of, deciding, differing, display_name, dump, flat, public_path
+from rayfl.settings.display import Displayed, options
+from rayfl.settings.reader import flattened, read
+from rayfl.settings.yaml_file import parse_yaml
+from rayfl.system.files import held, writing
+from rayfl.system.log import Level, RunLog, log, warnings_shown
+from rayfl.system.own_code import digests
+from rayfl.system.signals import asked_to_stop
+from rayfl.system.streams import lasting_output
+from rayfl.system.text import counted, one_line, shown, tell, warn
 from rayfl.training import Training
-from rayfl.yaml_file import parse_yaml
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from rayfl.arguments import shown
 from rayfl.engine.guard import Guard
 from rayfl.errors import BadCode, Conflict
-from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
+from rayfl.system.files import read_json, reading
+from rayfl.system.text import shown
 
 
 class Sampling(Settings, ABC, place="sampling"):

@@ -13,10 +13,10 @@ from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.errors import InUse
-from rayfl.files import held
 from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
 from rayfl.report.summary import headline_source
+from rayfl.system.files import held
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
 from tests.support.refusals import refused

@@ -16,9 +16,9 @@ from rayfl.data import IID, Synthetic
 from rayfl.engine.base import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
-from rayfl.evaluation.result import read_config
 from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import CNNB
+from rayfl.record.config_file import read_config
 from rayfl.training import examples
 from rayfl.training.state import take_apart
 from tests.methods.cases import net_of
@@ -164,7 +164,7 @@ def test_two_actors_on_one_gpu(tmp_path: Path) -> None:
 
 def command(federation: Any, folder: Path, output: Path, options: list[str]) -> None:
     """Run a federation's configuration from the command line, in float64."""
-    from rayfl.record.description import dump
+    from rayfl.settings.description import dump
 
     (folder / "config.yaml").write_text(dump(federation))
     given = ["--config", str(folder / "config.yaml"), "--output", str(output), *options]

@@ -59,9 +59,9 @@ from docs.results_page import (
     with_marks,
     written,
 )
-from rayfl.config.table_file import Table
+from rayfl.jobs.table_file import Table
 from rayfl.methods import METHODS
-from rayfl.papers.printed import known_tables
+from rayfl.report.printed import known_tables
 from rayfl.report.significance import LEVEL
 from rayfl.report.text import mean_and_std
 

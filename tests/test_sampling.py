@@ -14,12 +14,12 @@ import yaml
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
-from rayfl.record.description import dump
 from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, cohort
+from rayfl.settings.description import dump
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
 
@@ -248,7 +248,7 @@ def test_a_sampling_that_a_callback_tells_does_not_go_on_without_it(tmp_path: Pa
     NAMED.clear()
     before = bytes_of_run(tmp_path / "run")
     with refused(BadCode, "sampling"):
-        resumed(tmp_path / "run", ["--rounds", "3"]).run()
+        resumed(tmp_path / "run", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "run") == before
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import data_command
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table
+from rayfl.commands import data as data_command
+from rayfl.commands.run import federation_from
+from rayfl.commands.table import plan
 from rayfl.errors import BadCode, BadValue, Damaged, UserError
-from rayfl.imports import named
+from rayfl.jobs.table_file import Table
 from rayfl.methods import FedAvg
 from rayfl.nets import build
-from rayfl.table import plan
+from rayfl.settings.imports import named
 from rayfl.tune.space import Space
 from tests.support.federations import small
 from tests.support.refusals import refused

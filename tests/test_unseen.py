@@ -12,7 +12,7 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.evaluation.metrics import summarise
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import CNNB, LeNet, build, dse_blocks
@@ -91,7 +91,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
 
     federation(tmp_path / "whole", rounds=4).run()
     federation(tmp_path / "split").run()
-    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 

@@ -16,14 +16,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from rayfl import Federation, Training
-from rayfl.arguments import arguments_of
-from rayfl.config.command import Help, Parser, add_class
+from rayfl.commands.command_line import Help, Parser, add_class
 from rayfl.data import Data, Partition
 from rayfl.engine import Engine
 from rayfl.evaluation import Protocol
 from rayfl.methods import Method
 from rayfl.nets import Architecture
 from rayfl.sampling import Sampling
+from rayfl.settings.arguments import arguments_of
 from rayfl.training import Optimiser, Schedule
 
 ROOT = Path(__file__).parents[2]

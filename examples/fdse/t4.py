@@ -24,7 +24,7 @@ from rayfl import Federation, Inline, Method, Training
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, Ditto, FedBN
 from rayfl.nets import AlexNet, Architecture, FDSEAlexNet, build
-from rayfl.terminal import Terminal
+from rayfl.system.terminal import Terminal
 
 BATCH = 50
 MIB = 2**20
@@ -86,7 +86,7 @@ def _one_epoch(
 
 def printed() -> dict[str, Cost]:
     """Return what the paper prints."""
-    text = resources.files("rayfl.papers").joinpath("fdse.yaml").read_text()
+    text = resources.files("rayfl.report").joinpath("papers", "fdse.yaml").read_text()
     return {
         name: Cost(c["parameters"], c["MiB"], None, c["MACs"], c["seconds"])
         for name, c in yaml.safe_load(text)["costs"].items()

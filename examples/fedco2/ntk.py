@@ -40,11 +40,11 @@ from rich.table import Table
 from torch import Tensor
 
 from rayfl import UserError
-from rayfl.config.command import of_function
+from rayfl.commands.command_line import of_function
 from rayfl.randomness import generator
 from rayfl.report.pictures import save
-from rayfl.shown import complain
-from rayfl.terminal import Terminal
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import complain
 
 Projection = Literal["s", "plain"]
 Covariance = Literal["true", "sample"]

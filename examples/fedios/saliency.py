@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
-from rayfl.config.command import of_function
+from rayfl.commands.command_line import of_function
 from rayfl.randomness import seed_of
 from rayfl.report.pictures import drawn, save
-from rayfl.shown import complain, tell
+from rayfl.system.text import complain, tell
 
 try:
     from captum.attr import NoiseTunnel, Saliency

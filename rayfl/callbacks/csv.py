@@ -9,8 +9,8 @@ from typing import Any
 
 from rayfl.callbacks.callback import Run
 from rayfl.callbacks.logger import Logger, scalars
-from rayfl.files import write_file
-from rayfl.shown import csv_cell
+from rayfl.system.files import write_file
+from rayfl.system.text import csv_cell
 
 
 class CSV(Logger):

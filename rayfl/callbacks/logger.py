@@ -12,11 +12,11 @@ import numpy as np
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.evaluation.metrics import client_metrics
-from rayfl.evaluation.result import read_config
-from rayfl.files import read_json, write_file
-from rayfl.record.description import flat
+from rayfl.record.config_file import read_config
 from rayfl.record.history import Population, evaluations, round_totals
-from rayfl.shown import one_line, warn
+from rayfl.settings.description import flat
+from rayfl.system.files import read_json, write_file
+from rayfl.system.text import one_line, warn
 
 
 class Logger(Callback):

@@ -11,7 +11,7 @@ from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.tensorboard import TensorBoard
 from rayfl.callbacks.wandb import WandB
 from rayfl.errors import BadValue, Missing
-from rayfl.imports import installed
+from rayfl.settings.imports import installed
 
 Name = Literal["tensorboard", "csv", "mlflow", "wandb"]
 

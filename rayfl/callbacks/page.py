@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 

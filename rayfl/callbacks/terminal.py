@@ -10,12 +10,12 @@ from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.evaluation.metrics import round_accuracy
-from rayfl.imports import installed
-from rayfl.log import log
 from rayfl.record.history import round_totals
 from rayfl.report.text import clock, percent
-from rayfl.shown import one_line
-from rayfl.terminal import Terminal
+from rayfl.settings.imports import installed
+from rayfl.system.log import log
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import one_line
 
 
 class Progress(Callback):

@@ -28,7 +28,7 @@ from rayfl.data.sets.stdlib_text import StdlibText
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
-from rayfl.splits import SPLITS
+from rayfl.data.splits import SPLITS
 
 __all__ = [
     "CIFAR10",

@@ -13,11 +13,11 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.dealing import check_disjoint
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
+from rayfl.data.splits import SPLITS
 from rayfl.errors import BadCode, BadData, Conflict
-from rayfl.own_code import is_own
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
-from rayfl.splits import SPLITS
+from rayfl.system.own_code import is_own
 
 log = logging.getLogger(__name__)
 

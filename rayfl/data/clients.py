@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from rayfl.data.dataset import ClientData
-from rayfl.splits import SPLITS
+from rayfl.data.splits import SPLITS
 
 _SEVERAL = -1
 """Stands for clients whose samples are of several domains."""

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rayfl.display import Displayed, Words
+from rayfl.data.splits import SPLITS
 from rayfl.errors import BadValue, Conflict
-from rayfl.splits import SPLITS
+from rayfl.settings.display import Displayed, Words
 
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the splits

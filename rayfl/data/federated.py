@@ -12,11 +12,11 @@ import numpy as np
 
 from rayfl.data.clients import Clients
 from rayfl.data.dataset import TRAIN, ClientData, Dataset
-from rayfl.display import Displayed, Words
+from rayfl.data.splits import SPLITS
 from rayfl.errors import Conflict, Unknown
-from rayfl.files import write_file
-from rayfl.shown import counted, one_line
-from rayfl.splits import SPLITS
+from rayfl.settings.display import Displayed, Words
+from rayfl.system.files import write_file
+from rayfl.system.text import counted, one_line
 
 EACH = 10_000
 """Of more clients the record of a division is a summary."""

@@ -6,8 +6,8 @@ import numpy as np
 
 from rayfl.data.federated import FederatedData
 from rayfl.errors import Conflict
-from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
+from rayfl.system.memory import check_memory
 
 _CHUNK = 1000  # images that are made together, so that making them needs little memory beside the result
 

@@ -1,6 +1,6 @@
 """Where clients run: in this process, or on Ray actors."""
 
-from rayfl.memory import uncollected
+from rayfl.system.memory import uncollected
 
 with uncollected():  # this is the first that an actor imports of all that it needs
     from rayfl.engine.base import Engine

@@ -18,7 +18,7 @@ from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.nets import Architecture, Module
 from rayfl.settings import Settings, at_least, at_most
-from rayfl.shown import counted
+from rayfl.system.text import counted
 from rayfl.training.settings import Training
 
 Group = tuple[int, ...]

@@ -14,9 +14,9 @@ import ray
 from ray import cloudpickle
 
 from rayfl.errors import Conflict
-from rayfl.imports import NAMED_ELSEWHERE, named
-from rayfl.own_code import MAIN, changed, digests, imports_late
-from rayfl.shown import warn
+from rayfl.settings.imports import NAMED_ELSEWHERE, named
+from rayfl.system.own_code import MAIN, changed, digests, imports_late
+from rayfl.system.text import warn
 
 # Else the fields of a dataclass that arrive by value have another one, and defaults that they do not have.
 copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import Shortage
-from rayfl.memory import available_memory
+from rayfl.system.memory import available_memory
 from rayfl.training.state import State, put_together, take_apart
 from rayfl.training.sums import payload_bytes
 

@@ -23,7 +23,7 @@ from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
-from rayfl.shown import warn
+from rayfl.system.text import warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rayfl.errors import BadCode
 from rayfl.methods import Method
-from rayfl.own_code import is_own
+from rayfl.system.own_code import is_own
 from rayfl.training.params import Params
 
 MEMORY = (

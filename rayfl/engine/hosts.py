@@ -14,7 +14,7 @@ from rayfl.engine.by_value import by_value
 from rayfl.errors import Conflict
 from rayfl.record import folder
 from rayfl.record.folder import processor, sources_in, version_of
-from rayfl.shown import warn
+from rayfl.system.text import warn
 
 Software = Mapping[str, str | None]
 """What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its

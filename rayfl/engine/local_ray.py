@@ -23,7 +23,7 @@ import rayfl
 from rayfl.engine.client_states import overflow
 from rayfl.engine.ray_private import ray_constants, services
 from rayfl.errors import BadValue, Shortage, UserError
-from rayfl.shown import tell, warn
+from rayfl.system.text import tell, warn
 
 UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from rayfl.engine.base import Group
 from rayfl.errors import Shortage
-from rayfl.shown import counted
+from rayfl.system.text import counted
 
 ACTOR_MEMORY = 420e6
 """Bytes of an actor before it holds any client: Python, torch and its libraries; 390e6 to 420e6 measured."""

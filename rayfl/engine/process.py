@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from rayfl.errors import Conflict, Missing, Shortage, in_one_line, out_of_memory, text_of
-from rayfl.shown import complain
+from rayfl.errors import Conflict, Missing, Shortage, out_of_memory, text_of
+from rayfl.system.error_report import in_one_line
+from rayfl.system.text import complain
 
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""

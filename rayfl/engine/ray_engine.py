@@ -12,7 +12,7 @@ import torch
 from rayfl.engine.base import Engine, Started
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.settings import at_least
-from rayfl.shown import counted, warn
+from rayfl.system.text import counted, warn
 
 
 @contextmanager

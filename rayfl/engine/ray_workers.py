@@ -43,7 +43,7 @@ from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import Shortage, UserError
-from rayfl.shown import counted, tell, warn
+from rayfl.system.text import counted, tell, warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
 from rayfl.errors import BadCode
 from rayfl.methods import Method
+from rayfl.system.text import shown
 from rayfl.training.params import Params
 from rayfl.training.state import State, take_apart
 

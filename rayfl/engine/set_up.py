@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 
-from rayfl.arguments import shown
 from rayfl.data import Dataset, FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
@@ -18,6 +17,7 @@ from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
+from rayfl.system.text import shown
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import fit_loop

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfl.arguments import shown
 from rayfl.data import FederatedData
+from rayfl.data.splits import SPLITS
 from rayfl.engine.base import Group, Plan
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed, guarded
@@ -32,10 +32,10 @@ from rayfl.errors import BadCode, Shortage, UserError, text_of
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
-from rayfl.own_code import is_own
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.splits import SPLITS
+from rayfl.system.own_code import is_own
+from rayfl.system.text import shown
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop

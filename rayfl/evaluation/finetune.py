@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import checked_arguments
-from rayfl.display import Displayed, options
 from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
+from rayfl.settings.arguments import checked_arguments
+from rayfl.settings.display import Displayed, options
 from rayfl.training.client import Client, inside_loss
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Batch, only_net

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.errors import BadCode, Missing, Unknown, UserError
-from rayfl.imports import installed, named
 from rayfl.randomness import generator
-from rayfl.shown import warn
+from rayfl.settings.imports import installed, named
+from rayfl.system.text import shown, warn
 
 LARGEST = 1e280
 """Larger numbers cannot be averaged; they are recorded as undefined."""

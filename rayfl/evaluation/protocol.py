@@ -8,10 +8,11 @@ round.
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from rayfl.arguments import shown
 from rayfl.errors import Unknown
 from rayfl.record.checks import Point
-from rayfl.settings import Value, at_least, registered
+from rayfl.settings import Value, at_least
+from rayfl.settings.base import registered
+from rayfl.system.text import shown
 
 Average = Literal["mean_clients", "pooled", "weighted"]
 Choice = Literal["last", "best_val", "last_k", "window"]

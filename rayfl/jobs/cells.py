@@ -20,19 +20,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rayfl.config.parser import federation_of
-from rayfl.config.table_file import Settings
 from rayfl.errors import Conflict, UserError
-from rayfl.evaluation.result import read_config
-from rayfl.files import held, lock, parse_json, read_file, write_file
-from rayfl.memory import available_memory
-from rayfl.own_code import changed
-from rayfl.record.description import RESUMABLE
+from rayfl.jobs.table_file import Settings
+from rayfl.record.config_file import read_config
 from rayfl.record.folder import read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
-from rayfl.shown import counted
-from rayfl.signals import answered
-from rayfl.yaml_file import yaml_text
+from rayfl.running.config import federation_of
+from rayfl.settings.description import RESUMABLE
+from rayfl.settings.yaml_file import yaml_text
+from rayfl.system.files import held, lock, parse_json, read_file, write_file
+from rayfl.system.memory import available_memory
+from rayfl.system.own_code import changed
+from rayfl.system.signals import answered
+from rayfl.system.text import counted
 
 POLL = 0.2  # seconds between two looks at running processes
 

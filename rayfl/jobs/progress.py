@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rayfl.jobs.cells import Job, remaining_seconds
 from rayfl.report.text import clock
-from rayfl.terminal import Terminal
+from rayfl.system.terminal import Terminal
 
 REFRESH = 5.0  # seconds between two looks at the records of all cells
 

@@ -37,7 +37,7 @@ from rayfl.methods.scaffold import SCAFFOLD
 from rayfl.methods.signflip import SignFlip
 from rayfl.methods.topk import TopK
 from rayfl.methods.wrapper import Wrapper
-from rayfl.settings import registered
+from rayfl.settings.base import registered
 
 WRAPPERS: dict[str, type[Wrapper]] = registered(globals(), Wrapper)
 """The methods around other methods that come with rayfl, by name."""

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.errors import BadCode, Conflict
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import Settings
+from rayfl.settings.arguments import arguments_of
 from rayfl.training.client import Client
 from rayfl.training.net import Cut, Net
 from rayfl.training.params import Params

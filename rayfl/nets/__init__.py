@@ -23,7 +23,7 @@ from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
 from rayfl.nets.text import CharLSTM, TokenMLP
 from rayfl.nets.vit import ViT
-from rayfl.settings import registered
+from rayfl.settings.base import registered
 
 NETS: dict[str, type[Architecture]] = registered(globals(), Architecture)
 """The nets that come with rayfl, by name: those imported above."""

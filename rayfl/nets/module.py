@@ -10,13 +10,13 @@ from typing import Any, get_origin, get_type_hints
 
 from torch import nn
 
-from rayfl.arguments import described, members, shown
 from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
-from rayfl.imports import named
 from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
-from rayfl.settings import class_names
-from rayfl.shown import did_you_mean
+from rayfl.settings.arguments import described, members
+from rayfl.settings.base import class_names
+from rayfl.settings.imports import named
+from rayfl.system.text import did_you_mean, shown
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""

@@ -16,7 +16,7 @@ from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
-from rayfl.own_code import is_own
+from rayfl.system.own_code import is_own
 
 _THREAD = threading.local()
 """Has the net that this thread makes, if it makes one."""

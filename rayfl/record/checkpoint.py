@@ -28,8 +28,8 @@ import safetensors.torch
 from pydantic import Field
 
 from rayfl.errors import Conflict, Damaged, Missing, UserError
-from rayfl.files import fit, parse_json, read_file, reading, remove, sync_folder, write_file
-from rayfl.record.description import differing
+from rayfl.settings.description import differing
+from rayfl.system.files import fit, parse_json, read_file, reading, remove, sync_folder, write_file
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16

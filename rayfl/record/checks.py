@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.arguments import shown
-from rayfl.files import fit
-from rayfl.splits import SPLITS
+from rayfl.data.splits import SPLITS
+from rayfl.system.files import fit
+from rayfl.system.text import shown
 
 Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 """When models are scored, see ``Protocol``."""

@@ -22,20 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayfl import ROOT
 from rayfl.errors import BadValue, Damaged, InUse, Missing
-from rayfl.files import (
-    append,
-    fit,
-    read_json,
-    reading,
-    remove,
-    replaced,
-    sync_file,
-    sync_folder,
-    sync_opened,
-    write_file,
-    writing,
-)
 from rayfl.record.checks import Environment, Summary
 from rayfl.record.history import (
     CLIENTS,
@@ -53,6 +41,19 @@ from rayfl.record.history import (
     read_population,
     read_records,
 )
+from rayfl.system.files import (
+    append,
+    fit,
+    read_json,
+    reading,
+    remove,
+    replaced,
+    sync_file,
+    sync_folder,
+    sync_opened,
+    write_file,
+    writing,
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
 PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
-PACKAGE = Path(__file__).parents[1]
-"""The folder of rayfl's own sources."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -286,7 +285,7 @@ def environment() -> dict[str, Any]:
 @cache
 def sources() -> str:
     """Return a digest of rayfl's own Python files: a version number may stand for several states of them."""
-    return sources_in(PACKAGE)
+    return sources_in(ROOT)
 
 
 def sources_in(package: Path) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.display import Displayed
+from rayfl.data.splits import SPLITS
 from rayfl.errors import Damaged
-from rayfl.files import open_file, parse_json, read_json, reading
 from rayfl.record.checks import check_partition, check_record
-from rayfl.shown import one_line
-from rayfl.splits import SPLITS
+from rayfl.settings.display import Displayed
+from rayfl.system.files import open_file, parse_json, read_json, reading
+from rayfl.system.text import one_line
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"

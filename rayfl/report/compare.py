@@ -9,10 +9,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from rayfl.data.splits import SPLITS
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
-from rayfl.evaluation.result import Result
-from rayfl.record.description import about_data, flat, tells_apart
+from rayfl.evaluation.run_records import Result
 from rayfl.record.history import Scores
 from rayfl.report import significance
 from rayfl.report.formats import MARKS, cell, signs
@@ -27,8 +27,8 @@ from rayfl.report.text import (
     size,
     spoken,
 )
-from rayfl.shown import counted, did_you_mean, one_line
-from rayfl.splits import SPLITS
+from rayfl.settings.description import about_data, flat, tells_apart
+from rayfl.system.text import counted, did_you_mean, one_line
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from rayfl.arguments import checked
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
+from rayfl.data.splits import SPLITS
 from rayfl.errors import BadData
 from rayfl.settings import at_least
-from rayfl.splits import SPLITS
+from rayfl.settings.arguments import checked
 
 _COLUMNS = 20
 _SIDE = 64  # pixels; larger images are shown smaller

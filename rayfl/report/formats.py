@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.errors import BadValue
-from rayfl.files import write_file
-from rayfl.shown import csv_cell, latex, markdown, one_line
+from rayfl.system.files import write_file
+from rayfl.system.text import csv_cell, latex, markdown, one_line
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start

@@ -13,11 +13,11 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfl.arguments import checked
 from rayfl.errors import Unknown
-from rayfl.record.description import class_name
 from rayfl.report.pictures import Picture, drawn
 from rayfl.settings import at_least, at_most
+from rayfl.settings.arguments import checked
+from rayfl.settings.description import class_name
 
 SIZES = {"column": 3.35, "page": 7.0}
 """Widths in inches: a column of a paper with two columns, and the whole text."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.files import write_file
 from rayfl.report.svg import Line, line_chart
 from rayfl.report.text import number, percent
-from rayfl.shown import one_line, warn
+from rayfl.system.files import write_file
+from rayfl.system.text import one_line, warn
 
 if TYPE_CHECKING:
     from jinja2 import Environment

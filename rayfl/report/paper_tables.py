@@ -13,15 +13,16 @@ from rich.table import Table
 
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
-from rayfl.evaluation.result import Result, read_config
-from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
-from rayfl.record.description import differing, tells_apart
+from rayfl.evaluation.run_records import Result
+from rayfl.record.config_file import read_config
 from rayfl.report import significance
 from rayfl.report.compare import UNLIKE, data_of, data_warnings, facts, samples, unlike, view_summary
 from rayfl.report.formats import ENDINGS, MARKS, SIGNS, cell, signed, signs, write_table
+from rayfl.report.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
-from rayfl.shown import one_line
+from rayfl.settings.description import differing, tells_apart
+from rayfl.system.text import one_line
 
 SPREADS = {
     "seeds": "sample standard deviation over seeds",

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from rayfl.errors import BadValue
-from rayfl.files import writing
-from rayfl.shown import printable
+from rayfl.system.files import writing
+from rayfl.system.text import printable
 
 
 class Picture(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
-from rayfl.evaluation.result import Result, run_folders
+from rayfl.evaluation.run_records import Result, run_folders
 from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
 from rayfl.report.look import Look, Size
 from rayfl.report.pictures import Picture
@@ -29,7 +29,7 @@ from rayfl.report.plots import (
     series_of,
     sweep_series,
 )
-from rayfl.shown import warn
+from rayfl.system.text import warn
 
 
 class Looks(TypedDict, total=False):

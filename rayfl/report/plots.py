@@ -14,8 +14,7 @@ from rich.table import Table
 
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
-from rayfl.evaluation.result import Result
-from rayfl.record.description import about_data, flat
+from rayfl.evaluation.run_records import Result
 from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
     UNLIKE,
@@ -45,7 +44,8 @@ from rayfl.report.draw import (
 from rayfl.report.look import WIDTH, Look
 from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
-from rayfl.shown import one_line, warn
+from rayfl.settings.description import about_data, flat
+from rayfl.system.text import one_line, warn
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from rayfl.evaluation.metrics import curve, mean_loss
-from rayfl.evaluation.result import Result
-from rayfl.files import open_file, reading
-from rayfl.papers.printed import printed_table
-from rayfl.record.description import flat
+from rayfl.evaluation.run_records import Result
 from rayfl.record.folder import read_environment
 from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
 from rayfl.report.page import Cell, Picture, Row, Sheet, line_picture, number_cell, percent_cell, render
 from rayfl.report.paper_tables import compare
+from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences
 from rayfl.report.svg import Line, heat_map, histogram
 from rayfl.report.text import AVERAGE_NAMES, clock, number, percent, size, spoken
-from rayfl.shown import one_line
+from rayfl.settings.description import flat
+from rayfl.system.files import open_file, reading
+from rayfl.system.text import one_line
 
 ROWS = 2000
 """Clients that a page lists at most: those with the lowest accuracy."""

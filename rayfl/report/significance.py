@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rayfl.shown import counted
+from rayfl.system.text import counted
 
 FEWEST = 3
 """Seeds that two rows must share for a test."""

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.report.text import AVERAGE_NAMES, averaged, number, percent, plain_table, size, spoken
-from rayfl.shown import one_line
-from rayfl.terminal import Terminal
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import one_line
 
 
 def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:

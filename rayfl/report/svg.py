@@ -14,7 +14,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from rayfl.report.text import number
-from rayfl.shown import one_line
+from rayfl.system.text import one_line
 
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40

@@ -9,15 +9,15 @@ from urllib.parse import quote
 import numpy as np
 
 from rayfl.evaluation.metrics import curve
-from rayfl.evaluation.result import Result
-from rayfl.papers.printed import Printed
+from rayfl.evaluation.run_records import Result
 from rayfl.report.compare import counted_view, samples, unlike
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, cell_of, footnotes, ours, ranks, warnings_of
+from rayfl.report.printed import Printed
 from rayfl.report.run_page import engine_lines, warned
 from rayfl.report.svg import LOOKS, Line
 from rayfl.report.text import clock, number, size
-from rayfl.shown import one_line
+from rayfl.system.text import one_line
 
 
 def table_page(

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.checks import check_class
 from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg, Method
 from rayfl.nets import Architecture
+from rayfl.running.checks import check_class
 from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, wider
 from rayfl.training import Params, State, Training
 from rayfl.training.state import take_apart

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import torch
 
-from rayfl.arguments import checked_arguments
-from rayfl.display import Displayed, options
 from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
+from rayfl.settings.arguments import checked_arguments
+from rayfl.settings.display import Displayed, options
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
 

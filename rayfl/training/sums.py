@@ -23,8 +23,8 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
 from rayfl.errors import BadCode, Conflict
+from rayfl.system.text import shown
 from rayfl.training.params import Params
 from rayfl.training.state import as_arrived, as_tensor, pack, take_apart, unpack
 

@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.command import Parser, add_common_options
-from rayfl.config.table_file import Settings, changes_of, first_seeds
-from rayfl.errors import BadValue, Conflict, Missing, exit_code
+from rayfl.commands.command_line import Parser, add_common_options
+from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.federation import Federation
-from rayfl.imports import from_here
-from rayfl.record.description import RESUMABLE
-from rayfl.shipped import find
-from rayfl.shown import complain, counted
-from rayfl.terminal import Terminal
+from rayfl.jobs.table_file import Settings, changes_of, first_seeds
+from rayfl.settings.description import RESUMABLE
+from rayfl.settings.imports import from_here
+from rayfl.system.error_report import exit_code
+from rayfl.system.shipped import find
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import complain, counted
 from rayfl.tune.space import Space
 
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from rayfl.config.table_file import slug
 from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
-from rayfl.evaluation.result import Result
-from rayfl.files import write_file
+from rayfl.evaluation.run_records import Result
 from rayfl.jobs.cells import Job
-from rayfl.record.description import display_name
+from rayfl.jobs.table_file import slug
 from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
-from rayfl.shown import csv_cell, one_line
+from rayfl.settings.description import display_name
+from rayfl.settings.yaml_file import yaml_text
+from rayfl.system.files import write_file
+from rayfl.system.text import csv_cell, one_line
 from rayfl.tune.scores import validation_score
 from rayfl.tune.space import Point, tidy
-from rayfl.yaml_file import yaml_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,7 +241,7 @@ def write_points(results: Sequence[PointResult], best: Best | None, path: Path) 
 def write_best(
     name: str, best: PointResult, seeds: Sequence[int], metric: Metric, among: str, path: Path
 ) -> None:
-    """Write the best point as a table of one cell, which ``rayfl.run`` and ``rayfl.table`` take.
+    """Write the best point as a table of one cell, which ``rayfl.run`` and ``rayfl.commands.table`` take.
 
     Args:
         name: of the table.

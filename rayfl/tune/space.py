@@ -15,31 +15,30 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from rayfl.config.parser import federation_of
-from rayfl.config.reader import flattened, layered, read
-from rayfl.config.table_file import (
+from rayfl.errors import BadValue, Conflict, Missing, UserError
+from rayfl.evaluation.metrics import Metric
+from rayfl.jobs.cells import Job
+from rayfl.jobs.table_file import (
     Settings,
     Table,
     Text,
     check_kind,
     check_seeds,
-    data_options,
     folder_name,
     is_table,
     on_one_line,
     slug,
 )
-from rayfl.errors import BadValue, Conflict, Missing, UserError
-from rayfl.evaluation.metrics import Metric
-from rayfl.files import read_json, reading, write_file
-from rayfl.jobs.cells import Job
 from rayfl.record.cell import Cell
-from rayfl.record.description import PLACES, RESUMABLE, about_data, config_of, flat
 from rayfl.record.folder import check_is
 from rayfl.record.history import SWEEP
+from rayfl.running.config import data_options, federation_of
 from rayfl.settings import at_least
-from rayfl.shown import one_line
-from rayfl.yaml_file import read_mapping
+from rayfl.settings.description import PLACES, RESUMABLE, about_data, config_of, flat
+from rayfl.settings.reader import flattened, layered, read
+from rayfl.settings.yaml_file import read_mapping
+from rayfl.system.files import read_json, reading, write_file
+from rayfl.system.text import one_line
 
 Kind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
 Mode = Literal["max", "min"]

@@ -24,23 +24,23 @@ from ray.tune.logger import TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_searcher
 from rich.console import Console
 
-from rayfl.arguments import arguments_of, checked
-from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.share import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.federation import Federation
-from rayfl.files import held, write_file
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
+from rayfl.jobs.table_file import Settings, of_data
 from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
-from rayfl.shipped import find
-from rayfl.shown import counted
-from rayfl.signals import answered
-from rayfl.terminal import Terminal
+from rayfl.settings.arguments import arguments_of, checked
+from rayfl.system.files import held, write_file
+from rayfl.system.shipped import find
+from rayfl.system.signals import answered
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import counted
 from rayfl.tune.outcome import Best, PointResult, points_table, result_of, table_of, write_all
 from rayfl.tune.space import PAUSING, Dimension, Point, Space, federation_of
 from rayfl.tune.trial import STOPPED, Order, run_trial

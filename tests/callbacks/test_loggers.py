@@ -21,10 +21,10 @@ from rayfl.callbacks.logger import Logger, distributions, scalars
 from rayfl.callbacks.loggers import LOGGERS, check_loggers
 from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.wandb import WandB
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
-from rayfl.evaluation.result import Result
-from rayfl.imports import installed
+from rayfl.evaluation.run_records import Result
+from rayfl.settings.imports import installed
 from tests.support.federations import bytes_of_run, small
 from tests.support.records import MadeUpRun, partition, record, write_run
 from tests.support.refusals import refused
@@ -190,7 +190,7 @@ def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnin
     assert second == (
         r"the logger failing has failed, and the run goes on without it: OSError: no \x1b such\ndisk"
     )
-    going_on = resumed(tmp_path / "run", ["--rounds", "3", "--loggers", "[]"])
+    going_on = resumed(tmp_path / "run", {"rounds": 3, "loggers": []})
     assert going_on.run().complete
     small(tmp_path / "plain", rounds=3).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "plain")

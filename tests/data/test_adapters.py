@@ -213,7 +213,7 @@ def test_files_of_hugging_face_lead_nowhere_else(tmp_path: Path, name):
 
 def test_memory_of_hugging_face_data_is_looked_at_first(tmp_path: Path, monkeypatch):
     root = write(tmp_path / "d", COLUMNS)
-    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 10.0)
+    monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 10.0)
     with refused(Shortage):
         HuggingFaceData(root=root, x="x").load()
 

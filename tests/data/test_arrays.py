@@ -198,13 +198,13 @@ def test_run_and_resume(tmp_path: Path):
     assert "sha256: " + Arrays(X, Y, users=USERS).sha256 in (part / "config.yaml").read_text()
     before = bytes_of_run(part)
     with refused(Missing, "data"):
-        rayfl.resumed(part, ["--rounds", "4"]).run()
+        rayfl.resumed(part, {"rounds": 4}).run()
     for other in (Arrays(X + 1, Y, users=USERS, val_fraction=0.1), Arrays(X, Y, val_fraction=0.1)):
         with refused(Conflict, "config.yaml"):
             rayfl.resumed(part, data=other)
     assert bytes_of_run(part) == before
     again = Arrays(X, Y, users=USERS, val_fraction=0.1)
-    rayfl.resumed(part, ["--rounds", "4"], data=again).run()
+    rayfl.resumed(part, {"rounds": 4}, data=again).run()
     assert bytes_of_run(part) == bytes_of_run(tmp_path / "whole")
 
 
@@ -287,7 +287,7 @@ def test_a_long_text_in_parquet_is_not_held_for_every_row(tmp_path: Path, monkey
     texts = pa.array(["a", "b" * 10_000]).dictionary_encode().dictionary
     labels = pa.DictionaryArray.from_arrays(np.arange(10_000, dtype=np.int32) // 9_999, texts)
     pq.write_table(pa.table({"x": np.ones(10_000), "y": labels}), tmp_path / "t.parquet")
-    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 1e8)
+    monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 1e8)
     with refused(Shortage):
         ArrayFiles(train=str(tmp_path / "t.parquet")).load()
 

@@ -81,7 +81,7 @@ def test_every_user_is_a_client_unless_fewer_are_asked_for(tmp_path, capsys):
     clients, remarks, data = run_of_users(tmp_path / "all", rounds=2)
     assert (clients, remarks) == (24, [])
     assert "together" not in capsys.readouterr().out
-    resumed(tmp_path / "all", ["--rounds", "4"], data=data).run()
+    resumed(tmp_path / "all", {"rounds": 4}, data=data).run()
     run_of_users(tmp_path / "whole", rounds=4, clients=24)
     assert bytes_of_run(tmp_path / "all") == bytes_of_run(tmp_path / "whole")
     clients, remarks, _ = run_of_users(tmp_path / "few", clients=5)

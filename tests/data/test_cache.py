@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl import memory
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.errors import Damaged, Missing, Shortage
+from rayfl.system import memory
 from tests.support.refusals import refused
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), dtype=np.uint8)

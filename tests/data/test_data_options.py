@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.data import (
     CIFAR10,
     CIFAR100,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rayfl.commands.data import main
 from rayfl.data import IID, Dirichlet, FromFile, Pathological, Synthetic
-from rayfl.data_command import main
 from rayfl.errors import Conflict
 from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 from tests.support.federations import bytes_of_run, small

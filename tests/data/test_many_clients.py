@@ -96,12 +96,12 @@ def test_runs_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     small(tmp_path / "whole", rounds=2, **settings).run()
     record = json.loads((tmp_path / "whole" / "partition.json").read_text())
     assert record["clients"]["count"] == 12
-    result = resumed(tmp_path / "half", ["--rounds", "2"]).run()
+    result = resumed(tmp_path / "half", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
     assert result.summary["headline"]["clients"] == 12
     assert result.models.round == 2
     assert set(Result.load(tmp_path / "half").clients.client) == set(range(12))
-    going_on = resumed(tmp_path / "half", ["--rounds", "3"])
+    going_on = resumed(tmp_path / "half", {"rounds": 3})
     going_on.data = Synthetic(train=240, test=60, shape=(1, 16, 16))
     with refused(Conflict, "data.train"):
         going_on.run()

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from rayfl import Federation, Inline, Ray
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.data import IID, TEST, TRAIN, ByUser, Dirichlet, LEAFFiles, StdlibText, WriterDigits
 from rayfl.data.sets.stdlib_text import CHARACTERS, encoded
 from rayfl.data.sets.writer_digits import STARTS

@@ -123,7 +123,7 @@ def test_impossible_noise_is_refused(kind, noise):
 
 def test_memory_for_noise_is_looked_at_first(root, monkeypatch):
     """Images of 224 pixels would need 36 GB."""
-    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 4 * 240 * 3072 - 1.0)
+    monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 4 * 240 * 3072 - 1.0)
     with refused(Shortage):
         federated(root, noise=20.0)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import rayfl.data.sets.synthetic as synthetic
-from rayfl import memory
 from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
 from rayfl.errors import BadValue, Shortage
+from rayfl.system import memory
 from tests.support.refusals import refused
 
 

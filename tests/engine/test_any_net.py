@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 from rayfl import Inline, Ray, Training, load_models, resumed
 from rayfl.data import Synthetic
-from rayfl.errors import BadCode, exit_code
+from rayfl.errors import BadCode
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import FML, Ditto, FedAvg, FedPer, FedProto, FedProx, Local
 from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
+from rayfl.system.error_report import exit_code
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points
 from tests.support.federations import bytes_of_run, small
@@ -55,7 +56,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> 
     settings = SETTINGS | {"net": net, "data": data, "method": Ditto(), "rounds": 4}
     small(tmp_path / "whole", **settings).run()
     small(tmp_path / "split", **settings | {"rounds": 2}).run()
-    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
@@ -128,7 +129,7 @@ def test_the_loop_is_decided_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     settings = SETTINGS | {"net": odd("tensor hook"), "data": VECTORS, "training": training}
     small(tmp_path / "loop", **settings, engine=Inline(execution="loop")).run()
     small(tmp_path / "run", **settings | {"rounds": 1}, engine=Inline(execution="stacked")).run()
-    resumed(tmp_path / "run", ["--rounds", "2", "--quiet", "true"]).run()
+    resumed(tmp_path / "run", {"rounds": 2, "quiet": True}).run()
     assert told_of_the_loop(caplog) == 1
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "loop")
 

@@ -8,7 +8,7 @@ import pytest
 
 from rayfl import Inline, Ray
 from rayfl.errors import Conflict
-from rayfl.own_code import digests
+from rayfl.system.own_code import digests
 from tests.support.federations import bytes_of_run, small
 from tests.support.own_modules import OwnModules
 from tests.support.refusals import refused

@@ -13,7 +13,7 @@ import pytest
 from rayfl import Ray
 from rayfl.__main__ import main as rayfl
 from rayfl.errors import Missing, Shortage
-from rayfl.log import warnings_shown
+from rayfl.system.log import warnings_shown
 from tests.support.refusals import refused
 from tests.support.sweeps import TINY as SPACE
 from tests.support.tables import TINY

@@ -27,7 +27,7 @@ import torch
 
 from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
 from rayfl.engine.worker import Worker
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Client, State

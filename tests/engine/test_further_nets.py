@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl import Inline, Ray, Training, UserError, load_models, resumed
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import FedAvg, TopK
 from rayfl.nets import CNNB, Architecture, LeNet
@@ -119,7 +119,7 @@ def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors
     small(tmp_path / "inline", **settings).run()
     small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
     small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", ["--rounds", "3", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
     record = json.loads((tmp_path / "inline" / "metrics.jsonl").read_text().splitlines()[0])

@@ -160,7 +160,7 @@ def test_an_empty_state_takes_the_place_of_the_one_before(tmp_path: Path) -> Non
     whole, split = tmp_path / "whole", tmp_path / "split"
     small(whole, **settings, checkpoint_every=1).run()
     small(split, **settings, checkpoint_every=1, rounds=2).run()
-    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(split, {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
     checkpoints = Checkpoints(whole / "checkpoints")
     assert [len(checkpoints.after(round).clients) for round in (3, 4)] == [1, 0]

@@ -23,7 +23,7 @@ from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.engine.process import reserved_gpus
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.methods import Ditto
 from rayfl.sampling import Uniform
 from rayfl.training import Params

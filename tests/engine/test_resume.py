@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl import Inline, Training, UserError, evaluation, files, load_models, resumed
+from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.base import Plan, Started
@@ -27,7 +27,8 @@ from rayfl.errors import Conflict, Damaged, InUse, Missing, Shortage
 from rayfl.methods import METHODS, Cohort, FedAvg, Method
 from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.description import dump
+from rayfl.settings.description import dump
+from rayfl.system import files
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from tests.hostile.cases_checkpoints import seal
 from tests.methods.cases import net_of
@@ -63,7 +64,7 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
     stopping = small(split, method=METHODS[name](), net=net)
     stopping.callbacks.append(StopsAfterTwo())
     assert not stopping.run().complete
-    resumed(split, ["--quiet", "true"]).run()
+    resumed(split, {"quiet": True}).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 
@@ -78,7 +79,7 @@ def test_a_longer_run_is_evaluated_as_if_never_stopped(tmp_path: Path, point: An
     }
     small(tmp_path / "whole", **settings).run()
     small(tmp_path / "split", **settings, rounds=3).run()
-    found = resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    found = resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
     scores = found.history.score("after_aggregation", "global", "test")
     assert scores is not None
@@ -92,7 +93,7 @@ def test_dropout_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     }
     small(tmp_path / "whole", **settings).run()
     small(tmp_path / "split", **settings, rounds=2).run()
-    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
@@ -103,7 +104,7 @@ def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:
     small(tmp_path / "whole", **many, rounds=12).run()
     small(tmp_path / "split", **many, rounds=4).run()
     for rounds in ("8", "12"):
-        resumed(tmp_path / "split", ["--rounds", rounds, "--quiet", "true"]).run()
+        resumed(tmp_path / "split", {"rounds": rounds, "quiet": True}).run()
     assert len(list((tmp_path / "whole" / "checkpoints").glob("clients-*"))) > 3
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
@@ -113,7 +114,7 @@ def test_scores_after_training_survive(tmp_path: Path) -> None:
     settings = {"method": METHODS["Ditto"](), "protocol": evaluation.FediOS(), "participation": 0.3}
     small(whole, **settings).run()
     small(split, **settings, rounds=2).run()
-    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(split, {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 
@@ -130,7 +131,7 @@ def test_losses_after_training_that_are_nan_survive(tmp_path: Path) -> None:
     settings = {"method": ScoresNothing(), "protocol": evaluation.FediOS(), "participation": 0.3}
     small(whole, **settings).run()
     small(split, **settings, rounds=2).run()
-    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(split, {"rounds": 4, "quiet": True}).run()
     assert "evaluation.after_training.personal.test.loss.2=nan" in (whole / "metrics.jsonl").read_text()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
@@ -191,7 +192,7 @@ def test_how_states_lie_in_memory_does_not_matter(tmp_path: Path, method: Method
     settings = {"method": method, "engine": Inline(execution=execution), "participation": 1.0, "clients": 4}
     small(tmp_path / "whole", **settings).run()
     small(tmp_path / "split", **settings, rounds=2).run()
-    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
@@ -243,7 +244,7 @@ def test_killed_ray_driver(tmp_path: Path, undisturbed: tuple[Path, Path], ray_r
     wait_until(lambda: rounds_of(tmp_path / "run") >= 5, process)
     process.kill()
     process.wait()
-    resumed(tmp_path / "run", ["--engine", "Inline"]).run()
+    resumed(tmp_path / "run", {"engine": "Inline"}).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
 
 
@@ -312,7 +313,7 @@ def test_a_resume_first_syncs_the_names_of_its_checkpoint(
             synced.append(folder)
 
     monkeypatch.setattr(files, "disk", Watched())
-    resumed(tmp_path / "run", []).run()
+    resumed(tmp_path / "run").run()
     assert synced[:2] == [tmp_path / "run" / "checkpoints", tmp_path / "run"]
 
 
@@ -323,7 +324,7 @@ def test_all_checkpoints_damaged(tmp_path: Path) -> None:
         content[-1] ^= 1
         file.write_bytes(content)
     before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-    federation = resumed(tmp_path / "run", ["--rounds", "4"])
+    federation = resumed(tmp_path / "run", {"rounds": 4})
     with refused(Damaged, "checkpoints"):
         federation.run()
     assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
@@ -347,7 +348,7 @@ def test_resume_refuses_a_run_that_is_still_going_on(tmp_path: Path) -> None:
     federation.run()
     assert len(asked) == federation.rounds
     assert rounds_of(tmp_path / "run") == federation.rounds
-    longer = resumed(tmp_path / "run", ["--rounds", str(federation.rounds + 1)])
+    longer = resumed(tmp_path / "run", {"rounds": federation.rounds + 1})
     longer.callbacks = [Second()]
     longer.run()
     assert len(asked) == longer.rounds == rounds_of(tmp_path / "run")
@@ -384,7 +385,7 @@ def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path, checkpoint_eve
     assert resumed(tmp_path / "run").run().complete
     assert content(tmp_path / "run") == before
     with refused(Conflict, "rounds"):
-        resumed(tmp_path / "run", ["--rounds", "3"]).run()
+        resumed(tmp_path / "run", {"rounds": 3}).run()
     assert content(tmp_path / "run") == before
 
 
@@ -392,7 +393,7 @@ def test_rounds_without_a_checkpoint_are_run_again(tmp_path: Path, capsys) -> No
     """Rounds without a checkpoint are run again with a warning."""
     small(tmp_path / "run", checkpoint_every=0).run()
     records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    longer = resumed(tmp_path / "run", ["--rounds", "5"]).run()
+    longer = resumed(tmp_path / "run", {"rounds": 5}).run()
     assert longer.summary["completed"] == 5
     assert "has no checkpoint: 4 rounds must be run again" in capsys.readouterr().err
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().startswith(records)
@@ -433,7 +434,7 @@ def test_resume_refuses_what_is_another_run(
     change(tmp_path / "run")
     before = files_of(tmp_path / "run")
     with refused(kind, place):
-        resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run()
+        resumed(tmp_path / "run", {"rounds": 4, "quiet": True}).run()
     assert files_of(tmp_path / "run") == before
 
 
@@ -442,13 +443,13 @@ def test_resume_on_another_device_has_to_be_asked_for(tmp_path: Path) -> None:
     reworded("device: cpu", "device: cuda")(tmp_path / "run")
     before = files_of(tmp_path / "run")
     for going_on in (
-        resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true", "--engine.device", "auto"]),
+        resumed(tmp_path / "run", {"rounds": 3, "quiet": True, "engine.device": "auto"}),
         small(tmp_path / "other", rounds=3).resume(tmp_path / "run"),
     ):
         with refused(Conflict, tmp_path / "run"):
             going_on.run()
     assert files_of(tmp_path / "run") == before
-    resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true", "--engine.device", "cpu"]).run()
+    resumed(tmp_path / "run", {"rounds": 3, "quiet": True, "engine.device": "cpu"}).run()
 
 
 def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
@@ -460,7 +461,7 @@ def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run-1" / "checkpoints", tmp_path / "run-0" / "checkpoints")
     before = files_of(tmp_path / "run-0")
     with refused(Conflict, "seed"):
-        resumed(tmp_path / "run-0", ["--rounds", "4"]).run()
+        resumed(tmp_path / "run-0", {"rounds": 4}).run()
     with refused(Conflict, "seed"):
         load_models(tmp_path / "run-0")
     assert files_of(tmp_path / "run-0") == before
@@ -474,7 +475,7 @@ def test_checkpoints_of_other_data(tmp_path: Path) -> None:
     assert manifest
     checkpoints.commit(replace(manifest, settings=manifest.settings | {"division": "0" * 64}))
     with refused(Conflict, "data"):
-        resumed(tmp_path / "run", ["--rounds", "4"]).run()
+        resumed(tmp_path / "run", {"rounds": 4}).run()
 
 
 class Broken(Inline):
@@ -506,7 +507,7 @@ def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
     small(tmp_path / "run", rounds=2).run()
     before = files_of(tmp_path / "run")
     assert {"summary.json", "clients.parquet"} <= {file.name for file in before}
-    federation = resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"])
+    federation = resumed(tmp_path / "run", {"rounds": 4, "quiet": True})
     federation.engine = Broken()
     with refused(Shortage):
         federation.run()
@@ -517,7 +518,7 @@ def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:
     small(tmp_path / "run", rounds=2).run()
     checkpoints = tmp_path / "run" / "checkpoints"
     shutil.copy(checkpoints / "manifest-000002.json", checkpoints / "manifest-copy.json")
-    assert resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run().complete
+    assert resumed(tmp_path / "run", {"rounds": 4, "quiet": True}).run().complete
 
 
 def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
@@ -531,7 +532,7 @@ def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
     assert bytes_of_run(tmp_path / "run") == before
 
     small(tmp_path / "part", **still, rounds=2).run()
-    assert resumed(tmp_path / "part", ["--rounds", "9"]).run().complete
+    assert resumed(tmp_path / "part", {"rounds": 9}).run().complete
     assert bytes_of_run(tmp_path / "part") == before
 
 
@@ -556,17 +557,17 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
     before = json.loads((run / "environment.json").read_text())
     assert [before[key].keys() for key in ("code", "callbacks")] == [{"mine"}, {"watch"}]
     own_modules.load("mine", f"# Edited\n{SCALED}")
-    longer = resumed(run, ["--rounds", "3", "--quiet", "true"])
+    longer = resumed(run, {"rounds": 3, "quiet": True})
     longer.callbacks.append(own_modules.load("watch", f"{WATCHES}    x = 1\n").Watch())
     longer.run()
     own_modules.load("mine", SCALED.replace("1.0", "0.1"))
     kept = bytes_of_run(run)
     with refused(Conflict, run):
-        resumed(run, ["--rounds", "4"]).run()
+        resumed(run, {"rounds": 4}).run()
     assert bytes_of_run(run) == kept
-    resumed(run, ["--rounds", "4", "--quiet", "true", "--code", "changed"]).run()
+    resumed(run, {"rounds": 4, "quiet": True}, any_code=True).run()
     code = json.loads((run / "environment.json").read_text())["code"]
     assert code.keys() == {"mine", "mine to round 3"}
     assert code["mine"] != code["mine to round 3"] == before["code"]["mine"]
-    resumed(run, ["--rounds", "5", "--quiet", "true"]).run()
+    resumed(run, {"rounds": 5, "quiet": True}).run()
     assert json.loads((run / "environment.json").read_text())["code"] == code

@@ -92,9 +92,9 @@ def test_a_run_is_not_resumed_with_another_number(tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     for rounds in ("3", "5"):
         with refused(Conflict, "rounds"):
-            resumed(tmp_path / "run", ["--rounds", rounds, "--quiet", "true"]).run()
+            resumed(tmp_path / "run", {"rounds": rounds, "quiet": True}).run()
     assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    resumed(tmp_path / "run", ["--quiet", "true"]).run()
+    resumed(tmp_path / "run", {"quiet": True}).run()
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
         tmp_path / "whole" / "metrics.jsonl"
     ).read_bytes()
@@ -102,10 +102,10 @@ def test_a_run_is_not_resumed_with_another_number(tmp_path: Path) -> None:
 
 def test_options_may_decide_it(tmp_path: Path) -> None:
     small(tmp_path / "run", method=Sometimes(cools=False), rounds=2).run()
-    resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true"]).run()
+    resumed(tmp_path / "run", {"rounds": 3, "quiet": True}).run()
     small(tmp_path / "cooling", method=Sometimes(), rounds=2).run()
     with refused(Conflict, "rounds"):
-        resumed(tmp_path / "cooling", ["--rounds", "3", "--quiet", "true"]).run()
+        resumed(tmp_path / "cooling", {"rounds": 3, "quiet": True}).run()
 
 
 def test_the_settings_that_decide_a_run() -> None:

@@ -138,7 +138,7 @@ def test_the_same_bytes_on_any_actors(tmp_path: Path) -> None:
     for name, engine in (("inline", Inline()), ("two", Ray(actors=2))):
         small(tmp_path / name, engine=engine, **settings).run()
     small(tmp_path / "half", **settings | {"rounds": 2}).run()
-    resumed(tmp_path / "half", ["--rounds", "3"]).run()
+    resumed(tmp_path / "half", {"rounds": 3}).run()
     whole = bytes_of_run(tmp_path / "inline")
     assert all(bytes_of_run(tmp_path / name) == whole for name in ("two", "half"))
 
@@ -222,7 +222,7 @@ def test_who_has_never_trained_counts_by_what_it_would_use(
     ours, theirs = (r.history.scores["after_aggregation", "personal", "test"].loss[-1] for r in (result, own))
     assert (ours == theirs).tolist() == [True] * 4 + [False] * 4
     small(tmp_path / "half", **settings | {"rounds": 1}).run()
-    resumed(tmp_path / "half", ["--rounds", "2"]).run()
+    resumed(tmp_path / "half", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "run")
 
 

@@ -59,7 +59,7 @@ def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
         small(tmp_path / name, method=Trusting(), engine=engine, rounds=3).run()
     small(tmp_path / "split", method=Trusting(), rounds=2).run()
-    resumed(tmp_path / "split", ["--rounds", "3", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
     for name in ("ray", "split"):
         assert bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "inline")
 

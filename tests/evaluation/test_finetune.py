@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models, resumed
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.data import DomainPerClient, Synthetic
 from rayfl.engine.travel import NOTHING
 from rayfl.errors import BadValue, Conflict, Unknown
@@ -21,7 +21,7 @@ from rayfl.evaluation.score import ClientScores, Score
 from rayfl.methods import METHODS, Ditto, FedAvg, FedBN, FedCO2, FedProto, Local, Method
 from rayfl.nets import CNNB, LeNet
 from rayfl.randomness import generator, seed_of
-from rayfl.record.description import dump
+from rayfl.settings.description import dump
 from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
@@ -225,7 +225,7 @@ def test_resumed(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "finetune": Finetune(epochs=1), "rounds": 4}
     small(tmp_path / "whole", **settings).run()
     small(tmp_path / "split", **settings | {"rounds": 2}).run()
-    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 

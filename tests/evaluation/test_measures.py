@@ -14,14 +14,14 @@ from torch import Tensor
 
 from rayfl import Federation, Inline, Ray, Result, UserError, resumed
 from rayfl.callbacks.logger import scalars
-from rayfl.config.parser import federation_from
+from rayfl.commands.figure import main as figure
+from rayfl.commands.report import report
+from rayfl.commands.run import federation_from
 from rayfl.data import Dirichlet, Pathological, Synthetic
 from rayfl.errors import BadCode, BadValue, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
-from rayfl.figure import main as figure
 from rayfl.methods import FedProto
-from rayfl.report.command import report
 from rayfl.report.summary import sentences
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -240,7 +240,7 @@ def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
     """Of clients that were not sampled the latest ones stay, also over a resume."""
     measured(tmp_path / "whole", protocol=FediOS()).run()
     measured(tmp_path / "cut", protocol=FediOS(), rounds=2).run()
-    resumed(tmp_path / "cut", ["--rounds", "3"]).run()
+    resumed(tmp_path / "cut", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "cut") == bytes_of_run(tmp_path / "whole")
     score = lines(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
     assert [x is None for x in score["f1"]] == [x is None for x in score["correct"]]
@@ -268,12 +268,12 @@ def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config.pop("metrics") == []
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
-    assert resumed(tmp_path / "run", ["--rounds", "2"]).run().complete
+    assert resumed(tmp_path / "run", {"rounds": 2}).run().complete
 
 
 def test_a_resumed_run_keeps_its_metrics(run: Result) -> None:
     with pytest.raises(UserError, match="metrics"):
-        resumed(run.folder, ["--rounds", "4", "--metrics", "[f1]"]).run()
+        resumed(run.folder, {"rounds": 4, "metrics": ["f1"]}).run()
 
 
 def test_metrics_on_the_command_line() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.result import Result, finish
+from rayfl.evaluation.run_records import Result, finish
 from rayfl.record.folder import RunFolder
 from tests.support.records import partition, record, write_run
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import layered
+from rayfl.commands.run import federation_from
 from rayfl.errors import Conflict
+from rayfl.jobs.table_file import layered
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, Local, SignFlip, TopK, Wrapper
 from tests.support.by_hand import federate, points
 from tests.support.examples import EXAMPLES, example

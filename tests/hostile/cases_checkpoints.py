@@ -12,7 +12,7 @@ import torch
 
 from rayfl.errors import Conflict, Damaged, Missing
 from rayfl.methods import SCAFFOLD
-from rayfl.models import load_models
+from rayfl.running.saved_models import load_models
 from rayfl.training import Params
 from rayfl.training.state import State, take_apart
 from tests.hostile.damage import into_fifo, into_folder, into_loop

@@ -181,7 +181,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--net shutil.rmtree": (BadValue, "net"),
     "--net subprocess.Popen": (BadValue, "net"),
     "--net antigravity.fly": (BadValue, "net"),
-    "--net rayfl.files.os.system": (Missing, "net"),
+    "--net rayfl.system.files.os.system": (Missing, "net"),
     "--method os.system": (BadValue, "method"),
     "--method subprocess.Popen": (BadValue, "method"),
     "--data webbrowser.open": (BadValue, "data"),

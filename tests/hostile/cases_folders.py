@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.parser import federation_of
-from rayfl.config.table_file import Table
+from rayfl.commands.table import plan
 from rayfl.errors import Damaged, Missing, Unknown
-from rayfl.table import plan
+from rayfl.jobs.table_file import Table
+from rayfl.running.config import federation_of
 from rayfl.tune.space import Space
 from tests.hostile.harness import Case
 

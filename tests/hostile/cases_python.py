@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from rayfl import Federation, Inline, Ray, Training, load_models, resumed
-from rayfl.config.table_file import Table
 from rayfl.data import (
     CIFAR10,
     CIFAR100,
@@ -26,7 +25,8 @@ from rayfl.data import (
 )
 from rayfl.errors import BadValue, Missing, UserError
 from rayfl.evaluation import Default, Protocol
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
+from rayfl.jobs.table_file import Table
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
 from rayfl.nets import FDSEAlexNet
 from rayfl.record.cell import Cell

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 import ray
 
-from rayfl import figure, run, table
-from rayfl.errors import UserError, exit_code
-from rayfl.report import command as report
+from rayfl.commands import figure, report, run, table
+from rayfl.errors import UserError
+from rayfl.system.error_report import exit_code
 from rayfl.tune import command as tune
 from tests.support import refusals
 from tests.support.federations import small

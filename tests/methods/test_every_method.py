@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayfl.config.command import texts_of
+from rayfl.commands.command_line import texts_of
 from rayfl.errors import BadValue
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.nets import CNNB, LeNet
-from rayfl.record.description import display_name
+from rayfl.settings.description import display_name
 from rayfl.testing import check_method
 from rayfl.training import SGD
 from tests.methods.cases import CASES, counts, net_of

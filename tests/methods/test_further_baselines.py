@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rayfl.checks import check
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.errors import Conflict
@@ -41,6 +40,7 @@ from rayfl.methods.fedsr import information
 from rayfl.nets import CNNB, FFA, FedFAAlexNet, FedFACNN, FedSRAlexNet, FedSRCNN, LeNet, build
 from rayfl.nets.augmenting import EPS
 from rayfl.randomness import seed_of
+from rayfl.running.checks import check
 from rayfl.training import Constant, Params, Training, noise
 from rayfl.training.noise import step_keys
 from tests.methods.test_baselines import (

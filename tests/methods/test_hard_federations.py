@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.checks import check
 from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.errors import UserError
 from rayfl.evaluation import Default
 from rayfl.methods import METHODS
+from rayfl.running.checks import check
 from rayfl.testing.by_hand import Run, start
 from tests.methods.cases import CASES, net_of
 

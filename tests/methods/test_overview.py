@@ -7,8 +7,8 @@ import pytest
 
 from rayfl.methods import METHODS
 from rayfl.nets import DigitModel
-from rayfl.papers.printed import known_tables
-from rayfl.record.description import class_name
+from rayfl.report.printed import known_tables
+from rayfl.settings.description import class_name
 from rayfl.training.net import Net
 from tests.methods.cases import CASES, counts
 from tests.support.tables import TABLES

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rayfl import Inline, Ray, UserError, evaluation, resumed
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.data import EmbeddedDigits
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown
 from rayfl.methods import (
@@ -379,7 +379,7 @@ def test_the_same_bytes_on_actors_and_after_a_resume(
     small(tmp_path / "inline", **settings).run()
     small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
     small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", ["--rounds", "3", "--quiet", "true"]).run()
+    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from rayfl.config.parser import federation_from
+from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown, UserError
 from rayfl.nets import MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
-from rayfl.record.description import dump
+from rayfl.settings.description import dump
 from rayfl.training import Net
 from tests.support.refusals import refused
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
-from rayfl.evaluation.result import finish
+from rayfl.evaluation.run_records import finish
 from rayfl.record.folder import (
     KINDS,
     RunFolder,
@@ -299,7 +299,7 @@ def test_the_parquet_table_is_the_table_of_the_result(folder):
 def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
     """Of content, of names, and of files alone; not of what Python leaves beside them."""
     found = []
-    monkeypatch.setattr("rayfl.record.folder.PACKAGE", tmp_path)
+    monkeypatch.setattr("rayfl.record.folder.ROOT", tmp_path)
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b/c.py", ""), ("b/c.pyc", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -6,9 +6,8 @@ from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.errors import Unknown
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.methods import METHODS
-from rayfl.record.description import flat
 from rayfl.report.compare import (
     BY_VALIDATION,
     caption,
@@ -21,6 +20,7 @@ from rayfl.report.compare import (
     short_labels,
 )
 from rayfl.report.text import mean_and_std, percent
+from rayfl.settings.description import flat
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rayfl.commands.data import main
 from rayfl.data import Synthetic, WriterDigits
-from rayfl.data_command import main
 from rayfl.errors import BadData, BadValue
 from rayfl.report.contact_sheet import contact_sheet
 from tests.support.refusals import refused

@@ -15,7 +15,7 @@ import pytest
 
 from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.report.page import PAGE, render, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import run_page

@@ -6,7 +6,7 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.report.compare import group_runs
 from rayfl.report.look import Look
 from rayfl.report.plots import (

@@ -17,9 +17,9 @@ import yaml
 from safetensors.torch import save_file
 
 from rayfl import Federation, Inline, Ray, Training
+from rayfl.commands.export import export
 from rayfl.data import DomainPerClient, Synthetic
 from rayfl.evaluation.finetune import Finetune
-from rayfl.export import export
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet
 from tests.methods.cases import net_of

@@ -35,7 +35,6 @@ import torch
 from torch import nn
 
 from rayfl import federation as running
-from rayfl import files
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
 from rayfl.engine.base import Engine, Plan, Started
@@ -47,14 +46,15 @@ from rayfl.engine.worker import Worker
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
 from rayfl.federation import Federation
-from rayfl.files import Disk
-from rayfl.log import log
 from rayfl.methods import Ditto
 from rayfl.nets import Architecture, SplitNet
 from rayfl.record import folder as records
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CLIENTS, CONFIG, METRICS, PARTITION, SUMMARY
-from rayfl.shown import tell
+from rayfl.system import files
+from rayfl.system.files import Disk
+from rayfl.system.log import log
+from rayfl.system.text import tell
 from rayfl.training import Training
 
 T = TypeVar("T")

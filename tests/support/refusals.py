@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rayfl import errors
 from rayfl.errors import UserError
+from rayfl.system import error_report
 
 
 @contextmanager
@@ -37,13 +37,13 @@ def told(kind: type[UserError], place: object = "") -> Iterator[None]:
 def listen(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
     """Return the errors that commands will tell of."""
     found: list[UserError] = []
-    usual = errors.refuse
+    usual = error_report.refuse
 
     def refuse(error: UserError, cause: BaseException | None = None) -> int:
         found.append(error)
         return usual(error, cause)
 
-    monkeypatch.setattr(errors, "refuse", refuse)
+    monkeypatch.setattr(error_report, "refuse", refuse)
     return found
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.table_file import Settings, Table
+from rayfl.jobs.table_file import Settings, Table
 
 ROOT = Path(__file__).parents[2] / "examples"
 FILES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "clusters")

@@ -111,7 +111,7 @@ def test_the_bytes_are_the_same_on_actors_and_after_resume(
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
         small(tmp_path / name, training=training, engine=engine, rounds=2, **settings).run()
     small(tmp_path / "half", training=training, rounds=1, checkpoint_every=1, **settings).run()
-    resumed(tmp_path / "half", ["--rounds", "2"]).run()
+    resumed(tmp_path / "half", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
     lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("inline", "half")]
     assert lines[0] == lines[1]

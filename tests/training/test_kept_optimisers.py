@@ -105,7 +105,7 @@ def test_it_is_saved_and_goes_on(tmp_path: Path, method: Method) -> None:
     """A run in two halves has the bytes of a whole one; methods do not see what is kept; and it counts."""
     small(tmp_path / "whole", method=method, training=Training(**KEEPING)).run()
     small(tmp_path / "half", method=method, training=Training(**KEEPING), rounds=2).run()
-    resumed(tmp_path / "half", ["--rounds", "4"]).run()
+    resumed(tmp_path / "half", {"rounds": 4}).run()
     assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "half")
     fresh = Training(**(KEEPING | {"optimiser_state": "fresh"}))
     small(tmp_path / "fresh", method=method, training=fresh).run()

@@ -116,7 +116,7 @@ def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:
     half.callbacks.append(Stopping())  # type: ignore[arg-type]
     half.run()
     with pytest.raises(UserError, match="rounds is 5"):
-        resumed(tmp_path / "half", ["--rounds", "5"]).run()
+        resumed(tmp_path / "half", {"rounds": 5}).run()
     resumed(tmp_path / "half").run()
     one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "half"))
     assert one == other

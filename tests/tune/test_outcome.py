@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rayfl import evaluation
-from rayfl.config.table_file import Table
 from rayfl.evaluation.metrics import measure
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.run_records import Result
 from rayfl.jobs.cells import Job
+from rayfl.jobs.table_file import Table
 from rayfl.methods import FedAvg
 from rayfl.record.history import Population, read_lines
 from rayfl.tune.outcome import (

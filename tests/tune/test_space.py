@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
-from rayfl.config.parser import federation_of
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
 from rayfl.methods import METHODS
-from rayfl.record.description import dump
+from rayfl.running.config import federation_of
+from rayfl.settings.description import dump
 from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Space, _short, tidy
 from tests.support.refusals import refused, told

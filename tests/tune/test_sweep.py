@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table
-from rayfl.evaluation.result import Result
+from rayfl.commands.run import federation_from
+from rayfl.evaluation.run_records import Result
+from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
 from rayfl.tune import command
 from rayfl.tune.command import main

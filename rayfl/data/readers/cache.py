@@ -19,8 +19,8 @@ import PIL
 import platformdirs
 
 from rayfl.errors import Damaged
-from rayfl.files import entries, open_file, reading, replaced
-from rayfl.memory import check_memory
+from rayfl.system.files import entries, open_file, reading, replaced
+from rayfl.system.memory import check_memory
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
     """Pass the chunks on, and show on standard error how far they have come."""
     from rich.progress import Progress  # as seldom needed as a cache is made
 
-    from rayfl.terminal import Terminal
+    from rayfl.system.terminal import Terminal
 
     total, done = decoded.shape[0], 0
     with Progress(console=Terminal(stderr=True), disable=total < _MANY) as progress:

@@ -13,9 +13,9 @@ import numpy as np
 
 from rayfl.data.base import Data
 from rayfl.errors import Damaged, Missing, Shortage, UserError
-from rayfl.files import decoding, open_file, read_file, reading
-from rayfl.memory import check_memory
 from rayfl.settings import at_least, at_most
+from rayfl.system.files import decoding, open_file, read_file, reading
+from rayfl.system.memory import check_memory
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 UNPACKED = 64_000_000

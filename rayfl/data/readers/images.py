@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from rayfl.errors import BadData
-from rayfl.files import decoding, open_file
-from rayfl.memory import check_memory
+from rayfl.system.files import decoding, open_file
+from rayfl.system.memory import check_memory
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """What images may be, whatever a file is called: some of the others that Pillow knows start programs."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.arguments import shown
 from rayfl.data.base import Data, carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.errors import BadData
-from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
+from rayfl.system.memory import check_memory
+from rayfl.system.text import shown
 
 _PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _IDS = 10_000_000  # more than that are a mistake

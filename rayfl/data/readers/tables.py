@@ -1,6 +1,6 @@
 """Reading arrays from files of strangers: .npz, folders of .npy, parquet; nothing is ever unpickled.
 
-A file that is damaged makes these functions raise nearly anything: see :func:`rayfl.files.decoding`.
+A file that is damaged makes these functions raise nearly anything: see :func:`rayfl.system.files.decoding`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from rayfl.data.readers.files import check_decoded
 from rayfl.errors import BadData, Missing, Unknown
-from rayfl.files import open_file
-from rayfl.memory import check_memory
+from rayfl.system.files import open_file
+from rayfl.system.memory import check_memory
 
 _LESS = "use fewer samples"
 

@@ -11,8 +11,8 @@ from rayfl.data.dataset import Dataset
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_arrays, read_parquet
 from rayfl.errors import BadData, Missing
-from rayfl.files import decoding
 from rayfl.settings import at_least, below
+from rayfl.system.files import decoding
 
 _MEND = "write it again"
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")

@@ -11,8 +11,8 @@ from rayfl.data.noise import with_noise
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, unpickle
 from rayfl.data.readers.images import scaled
-from rayfl.files import decoding, fit
 from rayfl.settings import at_least
+from rayfl.system.files import decoding, fit
 
 _SIDE = 32  # pixels
 Normalisation = Literal["own", "half", "imagenet", "none"]

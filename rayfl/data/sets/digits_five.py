@@ -30,7 +30,7 @@ from rayfl.data.readers.tables import read_arrays
 from rayfl.data.sets.folders import plain, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import BadValue, Conflict, UserError
-from rayfl.files import decoding, open_file, reading
+from rayfl.system.files import decoding, open_file, reading
 
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""

@@ -19,8 +19,8 @@ from rayfl.data.readers.cache import Decoded, cached, digests
 from rayfl.data.readers.files import FileData, Side
 from rayfl.data.readers.images import in_chunks, read_image
 from rayfl.errors import BadData, Damaged
-from rayfl.files import entries
 from rayfl.randomness import numpy_generator
+from rayfl.system.files import entries
 
 log = logging.getLogger(__name__)
 

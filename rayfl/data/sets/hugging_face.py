@@ -16,9 +16,9 @@ from rayfl.data.readers.images import open_image, pixels, stacked
 from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
-from rayfl.files import decoding, fit, open_file, read_json
-from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
+from rayfl.system.files import decoding, fit, open_file, read_json
+from rayfl.system.memory import check_memory
 
 _MEND = "save it again with save_to_disk"
 _VALIDATION = ("validation", "valid", "val", "dev")

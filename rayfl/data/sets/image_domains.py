@@ -12,7 +12,7 @@ from rayfl.data.dataset import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_packed, unpickle
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.errors import Damaged
-from rayfl.files import decoding, fit
+from rayfl.system.files import decoding, fit
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.arguments import shown
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.sets.stdlib_text import character_names, encoded
 from rayfl.errors import BadData, Conflict, Missing
-from rayfl.files import decoding, entries, fit, read_json, reading
 from rayfl.settings import at_least
+from rayfl.system.files import decoding, entries, fit, read_json, reading
+from rayfl.system.text import shown
 
 _MEND = "write it again with LEAF's preprocess.sh"
 

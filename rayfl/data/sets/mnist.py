@@ -9,7 +9,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.readers.files import REPLACE, Published, Read, images_and_labels, is_there, read_packed
 from rayfl.data.readers.images import scaled
-from rayfl.files import decoding, reading
+from rayfl.system.files import decoding, reading
 
 
 class _Digits(Published):

@@ -11,9 +11,9 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.errors import Conflict
-from rayfl.files import read_file, reading
-from rayfl.memory import check_memory
 from rayfl.settings import at_least
+from rayfl.system.files import read_file, reading
+from rayfl.system.memory import check_memory
 
 CHARACTERS = ("\n", *map(chr, range(32, 127)))
 """What there is a class for, in the order of the classes; one more is for all others."""

@@ -8,9 +8,9 @@ import torch
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
-from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
 from rayfl.settings import at_least
+from rayfl.system.memory import check_memory
 
 _CHUNK = 256  # images that are made together, so that making them needs little memory beside the result
 

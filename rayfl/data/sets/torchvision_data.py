@@ -7,7 +7,6 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Subset
 
-from rayfl.arguments import shown
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.images import pixels, stacked
@@ -15,6 +14,7 @@ from rayfl.data.readers.samples import Form, NamedLabels, Samples, as_array, dat
 from rayfl.data.sets.arrays import Arrays
 from rayfl.errors import BadData, BadValue, Missing, Unknown
 from rayfl.settings import at_least, below
+from rayfl.system.text import shown
 
 _TRAIN = ({"train": True}, {"train": False})
 _SPLIT = ({"split": "train"}, {"split": "test"})

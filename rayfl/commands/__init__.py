@@ -1,0 +1,1 @@
+"""The commands: what each takes, and how it calls what does the work. Thin: none computes a number."""

@@ -1,0 +1,302 @@
+"""Command lines: what a command takes is declared to argparse, which writes its help and its completions.
+
+Words are read here, because argparse knows only the options that it is told of, and a run has those of every
+class: ``--a.b value`` and ``--a.b=value`` become settings, whose types :mod:`rayfl.settings.reader` knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
+from functools import partial
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from rayfl.errors import Conflict, Missing, Unknown, UserError
+from rayfl.settings import Settings
+from rayfl.settings.arguments import arguments_of, bounds_of, checked, defaults_of, expected, members
+from rayfl.settings.base import class_names
+from rayfl.settings.reader import (
+    GROUPS,
+    Flat,
+    Word,
+    kind_at,
+    layered,
+    named_class,
+    part_of,
+    typed,
+    unknown_option,
+)
+from rayfl.system.text import did_you_mean
+
+ANY_CODE = Literal["changed"] | None
+"""What ``--code`` takes: whether what other code of the user's own has made is refused."""
+
+
+class Help(argparse.HelpFormatter):
+    """Help as a person writes it: what a value must be, the names there are, and the default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = (action.help or "").replace("``", "").replace("%", "%%")
+        if isinstance(action, argparse._HelpAction):
+            return "Show this help message and exit."
+        if not action.option_strings or action.nargs == 0:
+            return text
+        kind = kind_of(action)
+        names = names_of(kind)
+        facts = ["one of " + ", ".join(names)] if names else _facts(kind)
+        if (default := _default(action.default)) is not None:
+            facts.append(f"default: {default}")
+        return f"{text} ({'; '.join(facts)})" if facts else text
+
+
+def kind_of(action: argparse.Action) -> Any:
+    """Return the annotation of what an argument takes."""
+    return getattr(action, "kind", str)
+
+
+def names_of(kind: Any) -> list[str]:
+    """Return the names of the classes that an option of a type may name."""
+    base = part_of(kind)
+    return sorted(class_names(base), key=str.lower) if base else []
+
+
+def words_of(action: argparse.Action) -> list[str]:
+    """Return the words that the value of an option may be: names of classes or choices; none if any may."""
+    return _words(kind_of(action))
+
+
+def _words(kind: Any) -> list[str]:
+    alone = members(kind)
+    choices = [str(word) for one in alone if get_origin(one) is Literal for word in get_args(one)]
+    return names_of(kind) or choices or (["true", "false"] if bool in alone else [])
+
+
+def _facts(kind: Any) -> list[str]:
+    """Say what the value of an option must be, where its name and its help may not be enough."""
+    if kind in (None, Any, bool) or str in members(kind):
+        return []
+    wanted = expected(kind).removesuffix(" or None")
+    return [", ".join([wanted, *bounds_of(kind)]).replace("'", "")]
+
+
+def _default(value: Any) -> str | None:
+    """Return a default as a person writes it; None where there is nothing to say."""
+    if value is None or value is argparse.SUPPRESS or (isinstance(value, str | list) and not value):
+        return None
+    if is_dataclass(value):
+        return None if type(value).__name__ in ("Training", "Finetune") else str(type(value).__name__)
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command.
+
+    Attributes:
+        root: the class whose settings it takes, too, as ``settings`` of what it returns: ``Federation``.
+        lists: whether its help lists them.
+    """
+
+    def __init__(self, *, root: type | None = None, lists: bool = False, **options: Any) -> None:
+        super().__init__(formatter_class=Help, allow_abbrev=False, exit_on_error=False, **options)
+        self.root, self.lists = root, lists
+
+    def add(self, *names: str, kind: Any = str, **options: Any) -> argparse.Action:
+        """Declare an argument of a type, whose default is None unless it is given."""
+        if options.get("action", "append") == "append":
+            options["type"] = partial(_value, names[-1].lstrip("-"), kind)
+        made = self.add_argument(*names, **options)
+        made.kind = kind  # type: ignore[attr-defined]
+        return made
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse a command line that lacks an argument, of which argparse says ``...: NAME, ...``."""
+        lacking = message.rpartition(": ")[2].partition(",")[0]
+        raise Missing(f"{message} (--help explains all arguments)").at(lacking.lstrip("-"))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            listed = ", ".join(action.choices)
+            near = did_you_mean(value, action.choices)
+            raise Unknown(action.dest, f"is {value!r}{near} Choose one of {listed}")
+
+    def format_help(self) -> str:
+        """Return the help, which has the options of all settings."""
+        self.with_settings()
+        return super().format_help()
+
+    def with_settings(self) -> None:
+        """Declare the settings, too, where help and completions list them."""
+        if self.root is not None and self.lists:
+            add_class(self, self.root)
+            self.lists = False
+
+    def read(self, words: Sequence[str] | None = None) -> argparse.Namespace:
+        """Return what a command line gives: every argument by its name, and ``settings`` as they were typed.
+
+        Args:
+            words: the command line; that of this process by default.
+
+        Raises:
+            UserError: a word belongs to nothing, or a value is missing or of another type.
+        """
+        kept, settings = self._split(sys.argv[1:] if words is None else words)
+        try:
+            found, rest = self.parse_known_args(kept)
+        except argparse.ArgumentError as error:  # of an option without its values
+            raise Missing(
+                f"{error.argument_name}", f"{error.message} (--help explains all arguments)"
+            ) from None
+        known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        known += arguments_of(self.root) if self.root else []
+        for word in rest:
+            name = word.partition("=")[0].lstrip("-")
+            odd = not word.startswith("--") or not name
+            raise self._belongs_to_nothing(word) if odd else unknown_option(name, known, self.root)
+        if self.root is not None:
+            found.settings = settings
+        return found
+
+    def _split(self, words: Sequence[str]) -> tuple[list[str], Flat]:
+        """Return the words that are the command's own, and the settings among them as one layer."""
+        kept: list[str] = []
+        found: Flat = {}
+        waiting = iter(words)
+        heads = arguments_of(self.root) if self.root else {}
+        for word in waiting:
+            option, equals, value = word.partition("=")
+            name = option.removeprefix("--")
+            if name == option or option in self._option_string_actions or name.partition(".")[0] not in heads:
+                kept.append(word)
+                continue
+            value = value if equals else next(waiting, "--")
+            if not equals and value.startswith("--"):
+                listed = names_of(self._kind(name)) if name.endswith(".help") else []
+                more = f". Choose one of {', '.join(listed)}" if listed else ""
+                raise Missing(name, f"has no value: write {option} {self._example(name)}{more}")
+            if name.endswith(".help"):
+                self._explain(name.removesuffix(".help"), value)
+            early = next((key for key in found if key.startswith(f"{name}.")), None)
+            if early is not None and name not in found and name not in GROUPS:
+                raise Conflict(f"--{early}", f"stands before --{name} {value}: name the class first")
+            found = layered(found, {name: Word(value)})
+        return kept, found
+
+    def _example(self, name: str) -> str:
+        kind = self._kind(name)
+        several = any(get_origin(each) is list for each in members(kind))
+        words = ["NAME"] if names_of(kind) else ["[ITEM,...]"] if several else _words(kind)
+        return [*words, "VALUE"][0]
+
+    def _kind(self, name: str) -> Any:
+        return kind_at(self.root, name.removesuffix(".help")) if self.root else str
+
+    def _belongs_to_nothing(self, word: str) -> UserError:
+        if word.startswith("-"):
+            return Unknown(word, "is no option. --help lists all")
+        kinds = arguments_of(self.root).items() if self.root else ()
+        meant = [f"--{name}" for name, kind in kinds if word in _words(kind)]
+        if word.endswith((".yaml", ".yml")) and "--config" in self._option_string_actions:
+            meant = ["--config"]
+        does = f"write {meant[0]} {word}" if meant else "each option takes one value; --help lists all"
+        return Unknown(f"{word!r} belongs to no option: {does}").at(word)
+
+    def _explain(self, place: str, name: str) -> NoReturn:
+        """Print the options of a class that an option such as ``--method.help`` asks for."""
+        cls = named_class(self.root or type, name, place)
+        text = inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].replace("``", "")
+        more = f" [--{place}.OPTION VALUE ...]" if arguments_of(cls) else ""
+        helper = Parser(
+            usage=f"--{place} {cls.__name__}{more}", description=" ".join(text.split()), add_help=False
+        )
+        add_class(helper, cls, f"{place}.")
+        helper.print_help()
+        raise SystemExit(0)
+
+
+def add_class(parser: Parser, cls: type, above: str = "") -> None:
+    """Declare the options of a class, for help and completions."""
+    texts, defaults = texts_of(cls), defaults_of(cls)
+    for name, kind in arguments_of(cls).items():
+        option, base = f"--{above}{name}", part_of(kind)
+        if base is not None and name not in GROUPS and not issubclass(base, Settings):
+            continue  # which tables give
+        if name in GROUPS and not above and base is not None:
+            parser.add(option, kind=str, metavar="FILE", help=f"YAML file with options of {name}.")
+            add_class(parser, base, f"{name}.")
+            continue
+        default = defaults[name]
+        made = parser.add(
+            option,
+            kind=kind,
+            default=None if default is inspect.Parameter.empty else default,
+            metavar="NAME" if base else name.upper(),
+            help=texts.get(name, ""),
+        )
+        made.dest = f"{above}{name}"
+        if base and class_names(base):
+            text = "List the options of one of these." if above else argparse.SUPPRESS
+            parser.add(f"{option}.help", kind=kind, metavar="NAME", help=text)
+
+
+def of_function(function: Callable[..., Any]) -> Parser:
+    """Return a parser of the arguments of a function, which it documents under ``Args``."""
+    text, _, listed = inspect.cleandoc(str(function.__doc__)).partition("Args:")
+    made = Parser(description=" ".join(text.split()))
+    texts = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", listed, re.M))
+    for name, each in inspect.signature(function, eval_str=True).parameters.items():
+        needed = each.default is each.empty
+        several = get_origin(each.annotation) is list or "Sequence" in str(each.annotation)
+        options: dict[str, Any] = {"help": " ".join(texts.get(name, "").split())}
+        options |= (
+            {"nargs": "+", "kind": get_args(each.annotation)[0]} if several else {"kind": each.annotation}
+        )
+        made.add(name, **options) if needed else made.add(f"--{name}", default=each.default, **options)
+    return made
+
+
+def texts_of(cls: type) -> dict[str, str]:
+    """Return what stands below each option in the source of a class and of those that it is derived from."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        found |= dict(_texts(base))
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def _texts(cls: type) -> Iterator[tuple[str, str]]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError, ValueError):  # there is no source
+        return
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    for field, text in itertools.pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, words
+
+
+def _value(place: str, kind: Any, word: str) -> Any:
+    return checked(place, typed(Word(word), kind, place), kind)
+
+
+def add_common_options(made: Parser, what: str, items: str) -> None:
+    """Add the options that tables and sweeps have in common.
+
+    Args:
+        made: the command's parser.
+        what: ``table`` or ``sweep``.
+        items: of what it consists, for the help.
+    """
+    made.add("--rounds", kind=int | None, help="rounds; default: the file's")
+    made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")
+    made.add("--output", kind=str | None, help=f"folder; default: runs/<{what}>")
+    made.add("--code", kind=ANY_CODE, help=f"changed: run {items} anew that other code of your own has made")
+    made.add("--list", action="store_true", help=f"list the {items}, and run nothing")

@@ -1,0 +1,179 @@
+"""Command line: ``rayfl export RUN --client 3`` writes a client's trained model for other programs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.machinery import all_suffixes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import rayfl
+from rayfl.commands.command_line import Parser
+from rayfl.errors import Conflict
+from rayfl.evaluation.run_records import Result
+from rayfl.settings.imports import from_here
+from rayfl.system.error_report import exit_code
+from rayfl.system.files import write_file
+from rayfl.system.text import tell, warn
+
+if TYPE_CHECKING:  # help should not wait for torch to start
+    import torch
+    from torch import nn
+
+    from rayfl.running.saved_models import Models
+
+Format = Literal["safetensors", "torch"]
+ENDINGS = {"safetensors": ".safetensors", "torch": ".pt2"}
+
+
+def export(
+    folder: str | Path,
+    client: int,
+    output: str | Path,
+    view: str | None = None,
+    format: Format = "safetensors",
+    round: int | None = None,
+) -> Path:
+    """Write a model of a run, and a JSON file beside it that says what it takes and what it returns.
+
+    Args:
+        folder: the run folder; its data are not needed.
+        client: the client's number.
+        output: the file to write, or a folder for one of a name of its own.
+        view: the model; by default that of the run's headline.
+        format: ``safetensors`` writes the weights of a view that is one net, by the names of its entries;
+            ``torch`` a program of ``torch.export`` with its weights, of any view.
+        round: the number of completed rounds after which; by default the newest checkpoint.
+
+    Returns:
+        The file with the model.
+    """
+    from rayfl.running.saved_models import load_models
+
+    models = load_models(folder, round, data=False)
+    return _write(models, Result.load(folder), client, Path(output), view, format)
+
+
+def _write(
+    models: Models, result: Result, client: int, output: Path, view: str | None, format: Format
+) -> Path:
+    import torch
+    from safetensors.torch import save
+
+    view = view or _headline(result, models)
+    path = output
+    if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
+        raise Conflict("--output", f"{output} is of the format {other[0]}: give --format {other[0]}")
+    if output.suffix != ENDINGS[format]:
+        path = output / f"client-{client}-{view}{ENDINGS[format]}"
+    if format == "safetensors":
+        plain = models.plain(client, view)
+        if plain is None:
+            told = "is made of several nets, and has no weights of one net: give --format torch"
+            raise Conflict("view", f"{view} {told}")
+        content = save({name: value.contiguous() for name, value in plain.state_dict().items()})
+        write_file(path, content, "choose another --output")
+    else:
+        content = io.BytesIO()
+        torch.export.save(_program(models[client].module(view), models), content)
+        write_file(path, content.getvalue(), "choose another --output")
+    about = _about(models, result, client, view, format, path)
+    beside = path.with_name(f"{path.name}.json")
+    write_file(beside, json.dumps(about, indent=2) + "\n", "choose another --output")
+    return path
+
+
+def _headline(result: Result, models: Models) -> str:
+    headline = result.summary["headline"]
+    view = headline["view"] if headline else "personal"
+    return view if view in models.views else "personal"
+
+
+def _program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
+    """Return a program that takes batches of any size."""
+    import torch
+
+    batch = torch.export.Dim("batch", min=1)
+    return torch.export.export(module, (models.like(),), dynamic_shapes=({0: batch},))
+
+
+def _about(
+    models: Models, result: Result, client: int, view: str, format: Format, path: Path
+) -> dict[str, Any]:
+    dataset = models.data.dataset
+    nets = result.config["net"] if isinstance(result.config["net"], list) else [result.config["net"]]
+    scaling = {"divide_by": 255, "mean": list(dataset.mean), "std": list(dataset.std)}
+    return {
+        "format": format,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "run": str(result.folder),
+        "method": result.config["method"],
+        "net": nets[client % len(nets)],
+        "client": client,
+        "view": view,
+        "round": models.round,
+        "trained": models[client].trained,
+        "classes": list(dataset.class_names),
+        "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
+        "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
+        "takes": str(models.like().dtype).removeprefix("torch."),
+        "rayfl": rayfl.__version__,
+    }
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog="rayfl export",
+        usage="rayfl export RUN --client N [OPTIONS]",
+        description="Write a client's trained model for other programs, with a JSON file beside it: classes, "
+        "inputs and how they are normalised. The data set is not needed.",
+    )
+    made.add("run", metavar="RUN", kind=str, help="the run folder")
+    made.add(
+        "--client", kind=int | Literal["all"], required=True, metavar="N", help="its number, from 0; or all"
+    )
+    made.add("--view", kind=str | None, default=None, help="the model; default: the headline's")
+    made.add(
+        "--format", kind=Format, default="safetensors",
+        help="safetensors: the weights of one net; torch: a program of torch.export, of any view",
+    )  # fmt: skip
+    made.add(
+        "--output",
+        kind=str | None,
+        default=None,
+        metavar="PATH",
+        help="file or folder; default: the folder models in the run folder",
+    )
+    made.add(
+        "--round", kind=int | None, default=None, help="after so many rounds; default: the newest checkpoint"
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+
+    def run() -> None:
+        given = parser().read(arguments)
+        # What a run's folder holds of code, where rayfl writes none, may be a stranger's.
+        foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
+        with nullcontext() if foreign else from_here():
+            from rayfl.running.saved_models import load_models
+
+            result = Result.load(given.run)
+            models = load_models(given.run, given.round, data=False)
+            output = Path(given.output or Path(given.run, "models")).expanduser()
+            clients = range(len(models)) if given.client == "all" else [given.client]
+            if len(clients) > 1 and output.suffix in ENDINGS.values():
+                raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
+            for client in clients:
+                tell(_write(models, result, client, output, given.view, given.format))
+                if not models[client].trained:
+                    warn(f"client {client} has never trained: its model is the initial one, or the server's")
+
+    return exit_code(run)

@@ -1,0 +1,165 @@
+"""``rayfl figure KIND RUN... --save FILE``: draw runs the way papers do."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rayfl.commands.command_line import Parser
+from rayfl.commands.report import add_headline_options, names
+from rayfl.errors import BadValue
+from rayfl.report.look import Size
+from rayfl.report.pictures import Picture
+from rayfl.report.plot import Plot
+from rayfl.report.plots import ALL, MOST_PANELS
+from rayfl.system.error_report import exit_code
+from rayfl.system.log import warnings_shown
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import tell
+
+KINDS = {
+    "rounds": "test accuracy (or loss, or a metric) over rounds, a panel per domain; prints how rough the "
+    "curves of accuracy are",
+    "sweep": "test accuracy over a swept key of the configuration",
+    "bars": "bars of test accuracy per domain",
+    "radar": "a radar of test accuracy per data set: an axis per domain, scaled by the best on it",
+    "clients": "how test accuracy is distributed over clients, and each client's",
+    "labels": "training samples per client and class",
+}
+_HEADLINE = {
+    "rounds": ("point", "average"),
+    "sweep": ("choose", "view", "point", "average"),
+    "bars": ("choose", "point", "average"),
+    "radar": ("choose", "view", "point", "average"),
+    "clients": ("point",),
+}
+"""Of what each kind draws: what it takes of the headline."""
+
+ENDINGS = (".png", ".pdf", ".svg")
+"""Of pictures: they say the format."""
+
+
+def parser() -> Parser:
+    """Return the parser of the command line, with a subcommand for every kind of picture."""
+    made = Parser(
+        prog="rayfl figure",
+        usage="rayfl figure KIND RUN... --save FILE [OPTIONS]",
+        description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
+        "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
+    )
+    kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
+    for kind, text in KINDS.items():
+        usage = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]"
+        one = kinds.add_parser(kind, usage=usage, description=f"Draw {text}.", help=text)
+        one.add("runs", nargs="+", metavar="RUN", kind=str, help="run folders, or folders that hold some")
+        one.add("--save", kind=str, required=True, metavar="FILE", help="the picture to write")
+        if kind != "labels":
+            one.add(
+                "--by",
+                kind=str,
+                default="",
+                metavar="KEYS",
+                help="keys of the configuration that tell lines apart, such as method,method.mu; by default "
+                "all that differ but the seeds",
+            )
+        if kind in ("rounds", "bars", "clients"):
+            one.add(
+                "--views",
+                kind=str,
+                default="",
+                help="views to draw, such as personal,online,offline; default: that of each run's headline",
+            )
+        add_headline_options(one, *_HEADLINE.get(kind, ()))
+        if kind in ("rounds", "sweep", "bars"):
+            default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
+            default += f", and {ALL}" if kind == "bars" else ""
+            one.add(
+                "--panels",
+                kind=str,
+                default="",
+                help=f"domains to show, and {ALL} for all clients together; default: {default}",
+            )
+        if kind == "rounds":
+            one.add("--quantity", kind=str, default="accuracy", help="accuracy, loss, or a recorded metric")
+            one.add(
+                "--target", kind=float | None, default=None, help="also print when this accuracy is reached"
+            )
+        if kind == "sweep":
+            one.add("--over", kind=str, required=True, metavar="KEY", help="the swept key")
+        if kind == "bars":
+            one.add(
+                "--start",
+                kind=float,
+                default=0.0,
+                metavar="PERCENT",
+                help="where the axis of accuracy begins; if it is not 0, the axis says so",
+            )
+        one.add(
+            "--size",
+            kind=str,
+            default="",
+            help="column or page, of a paper with two columns, or inches such as 5,3; default: for screens",
+        )
+        one.add(
+            "--names",
+            nargs="+",
+            kind=str,
+            default=[],
+            metavar="NAME=TEXT",
+            help="what to write in the place of names of the legend, of domains or of data sets, such as "
+            "FedAvg=Baseline all=average",
+        )
+        one.add("--title", kind=str, default="", help="text above the picture")
+    return made
+
+
+def picture(o: Any) -> Picture:
+    """Return the picture that a command line asks for; print the numbers that belong to it."""
+    kind, given = o.kind, vars(o)
+    look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
+    headline = {name: given.get(name) for name in ("point", "average", "choose")}
+    plot = Plot(*o.runs, by=names(given.get("by", "")), **headline)
+    views, panels = names(given.get("views", "")), names(given.get("panels", ""))
+    if kind == "sweep":
+        return plot.sweep(o.over, o.view, panels or [ALL], **look)
+    if kind == "radar":
+        return plot.radar(o.view, **look)
+    if kind == "rounds":
+        drawn = plot.rounds(views, panels, o.quantity, **look)
+        table = plot.progress(views, panels, o.target)
+        Terminal(width=None if sys.stdout.isatty() else 200).print(table)
+        return drawn
+    if kind == "bars":
+        return plot.bars(views, panels, o.start, **look)
+    return plot.clients(views, **look) if kind == "clients" else plot.labels(**look)
+
+
+def _size(text: str) -> Size:
+    """Return what ``--size`` says: a name, or inches."""
+    try:
+        return [float(x) for x in text.split(",")] if "," in text else text or None
+    except ValueError:
+        raise BadValue("--size", f"{text}: it must be column, page, or inches such as 5,3") from None
+
+
+def _name_and_text(text: str) -> tuple[str, str]:
+    name, found, shown = text.rpartition("=")
+    if not found:
+        raise BadValue("--names", f"{text}: it must be NAME=TEXT, such as FedAvg=Baseline")
+    return name, shown
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+
+    def draw() -> None:
+        options = parser().read(arguments)
+        path = Path(options.save).expanduser()
+        if path.suffix.lower() not in ENDINGS:
+            known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+            raise BadValue("--save", f"{path}: its name must end in {known}")
+        with warnings_shown():
+            picture(options).save(path)
+        tell(path)
+
+    return exit_code(draw)

@@ -1,0 +1,169 @@
+"""``rayfl run``: from a command line, files and run folders to a federation."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rayfl.commands.command_line import ANY_CODE, Parser
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
+from rayfl.federation import Federation
+from rayfl.jobs.table_file import Table, check_kind, is_table
+from rayfl.running.config import federation_of, resumed
+from rayfl.settings.description import RESUMABLE, config_of, dump
+from rayfl.settings.imports import from_here
+from rayfl.settings.reader import Flat, Word, flattened, layered
+from rayfl.settings.yaml_file import read_mapping, yaml_text
+from rayfl.system.error_report import exit_code
+from rayfl.system.shipped import find
+from rayfl.system.text import tell
+
+
+def parser() -> Parser:
+    """Return the parser of ``rayfl run``: the arguments of ``Federation``, ``--config`` and ``--resume``."""
+    made = Parser(
+        root=Federation,
+        lists=True,
+        prog="rayfl run",
+        usage="rayfl run [OPTIONS]",
+        description="Run a personalised federation: a method on data split over clients.",
+        epilog="Examples: `rayfl run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
+        "a method and an option of it. Methods, data sets, partitions, nets, engines and protocols have "
+        "options of their own: `--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help "
+        "Dirichlet`, `--net.help FDSEAlexNet`, `--training.optimiser.help Adam`, "
+        "`--engine.help Ray` and `--protocol.help FDSE` list them.",
+    )
+    made.add(
+        "--config",
+        action="append",
+        default=[],
+        help="YAML file with any of the options below; or a table of experiments, of which --row ROW and "
+        "--column COLUMN choose a cell.",
+    )
+    made.add("--row", help="Row of the table of --config.")
+    made.add("--column", help="Column of the table of --config.")
+    made.add(
+        "--resume",
+        kind=str | None,
+        metavar="RUN_FOLDER",
+        help="Go on with a run that was stopped; of the other options only "
+        f"{', '.join(RESUMABLE)} may be given.",
+    )
+    made.add("--code", kind=ANY_CODE, help="changed: go on with --resume with other code of your own.")
+    made.add(
+        "--print_config",
+        nargs="?",
+        const="all",
+        help="Print all options as YAML, as --config reads them, and run nothing; with =skip_default only "
+        "those that differ from their defaults.",
+    )
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for.
+
+    Returns:
+        0 after a complete run, 2 after an error of the user's, 130 for a run that was stopped or interrupted.
+    """
+
+    def run() -> int:
+        with from_here():
+            result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
+        return 0 if result.complete else 128 + signal.SIGINT
+
+    return exit_code(run)
+
+
+def federation_from(arguments: Sequence[str]) -> Federation:
+    """Build the federation that a command line asks for."""
+    asked = parser().read(arguments)
+    given = flattened(asked.settings)
+    paths = [find(name, "examples") for name in asked.config]
+    tables = [path for path in paths if is_table(path)]
+    if len(paths) > 1 and tables:
+        raise Conflict("--config", f"{tables[0]} is a table file: no other --config goes with it")
+    if not tables and (asked.row or asked.column):
+        kind = "row" if asked.row else "column"
+        raise Conflict(f"--{kind}", "chooses a cell of a table: give its file with --config")
+    files = {path: _file(path, asked, given) for path in paths}
+    if asked.resume is not None:
+        given = layered(*files.values(), given)
+        if odd := [name for name in given if name.partition(".")[0] not in (*RESUMABLE, "cell")]:
+            odd = ["config"] if files else odd  # which has given the others
+            raise Conflict(
+                "--resume",
+                f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
+                f"{', '.join('--' + name for name in odd)}",
+            )
+        federation = resumed(asked.resume, given, any_code=asked.code is not None)
+    else:
+        try:
+            federation = federation_of(layered(*files.values(), given))
+        except UserError as error:
+            raise _of_file(error, files, given) from error.__cause__
+    if asked.print_config is not None:
+        _print(federation, asked.print_config)
+    return federation
+
+
+def _file(path: Path, asked: Any, given: Flat) -> Flat:
+    """Return the settings of a file of ``--config``: of a table, those of the cell that is asked for."""
+    if is_table(path):
+        return _cell(Table.load(path), asked, given)
+    settings = read_mapping(path, "configuration")
+    check_kind(path, settings, "configuration")
+    try:
+        return flattened(settings, path.parent)
+    except UserError as error:
+        raise error.within(path) from error.__cause__
+
+
+def _cell(table: Table, asked: Any, given: Flat) -> Flat:
+    chosen = {}
+    for kind, known in (("row", table.rows), ("column", table.columns)):
+        name = getattr(asked, kind) or (next(iter(known)) if len(known) == 1 else None)
+        if name is None:
+            listed = ", ".join(table.choose(kind, None))
+            raise Missing(
+                kind, f"is not said: {table.path} is a table: choose one cell of it with --{kind} ({listed})"
+            )
+        chosen[kind] = name
+    settings = table.settings(chosen["row"], chosen["column"], given)
+    if method := table.lacks(settings):
+        raise Unknown("method", f"is {method} in row {chosen['row']!r}, which rayfl does not have yet")
+    return settings
+
+
+def _of_file(error: UserError, files: Mapping[Path, Flat], given: Flat) -> UserError:
+    """Return an error with the file that has the setting; of the command line as it is."""
+
+    def has(settings: Flat) -> bool:
+        return any(name == error.place or name.startswith(f"{error.place}.") for name in settings)
+
+    if not error.place or has(given):
+        return error
+    return next((error.within(path) for path, settings in files.items() if has(settings)), error)
+
+
+def _print(federation: Federation, how: str) -> NoReturn:
+    """Print a configuration; whole, or only what differs from the defaults of the classes that it names."""
+    text = dump(federation)
+    if how == "skip_default":
+        found = flattened(config_of(federation))
+        plain = flattened(config_of(Federation()))
+        classes = {k: v for k, v in found.items() if any(n.startswith(f"{k}.") for n in found)}
+        defaults = flattened(config_of(federation_of(classes)))
+        kept = {
+            name: value
+            for name, value in found.items()
+            if (plain if name in classes else defaults).get(name, Word("?")) != value
+        }
+        text = yaml_text(kept)
+    elif how != "all":
+        raise BadValue("print_config", f"is {how!r}: it must be skip_default, or stand alone")
+    tell(text.rstrip())
+    raise SystemExit(0)

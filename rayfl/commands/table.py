@@ -1,0 +1,288 @@
+"""Command line: ``rayfl table FILE`` runs a whole table of experiments."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rayfl.commands.command_line import Parser, add_common_options
+from rayfl.data import FederatedData
+from rayfl.errors import BadValue, InUse, Missing, UserError
+from rayfl.federation import Federation
+from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
+from rayfl.jobs.progress import TableProgress
+from rayfl.jobs.table_file import Table, changes_of, first_seeds, of_data, slug
+from rayfl.record.config_file import read_config
+from rayfl.record.folder import check_kind
+from rayfl.record.history import CONFIG, METRICS, TABLE, read_population
+from rayfl.report.page import PAGE, write_page
+from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
+from rayfl.report.printed import printed_table
+from rayfl.report.table_page import table_page
+from rayfl.running.config import federation_of
+from rayfl.settings.description import config_of, decides, differing, flat
+from rayfl.settings.imports import from_here
+from rayfl.settings.reader import layered
+from rayfl.settings.yaml_file import read_mapping
+from rayfl.system.error_report import exit_code
+from rayfl.system.files import read_file, write_file
+from rayfl.system.shipped import find
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import complain, counted
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        root=Federation,
+        prog="rayfl table",
+        usage="rayfl table FILE [OPTIONS]",
+        description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
+        "cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl run "
+        "are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over "
+        "those of the file.",
+    )
+    made.add(
+        "file",
+        metavar="FILE",
+        kind=str,
+        help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
+    )
+    made.add("--rows", nargs="+", kind=str, default=None, help="rows to run; default: all")
+    made.add("--columns", nargs="+", kind=str, default=None, help="columns to run; default: all")
+    add_common_options(made, "table", "cells")
+    made.add(
+        "--jobs",
+        kind=int | None,
+        default=None,
+        help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
+        "engine Ray one",
+    )
+    made.add("--keep_checkpoints", kind=bool, default=True, help="keep the checkpoints of finished cells")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
+        of the user's, 130 if the table was told to stop.
+    """
+    return exit_code(from_here()(lambda: run(parser().read(arguments))))
+
+
+def run(given: Any) -> int:
+    """Run a table as the parsed command line asks for; see :func:`main`.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
+    """
+    if given.jobs is not None and given.jobs < 1:
+        raise BadValue("--jobs", f"is {given.jobs}: it must be at least 1")
+    table = Table.load(find(given.file, "examples"))
+    changes = changes_of(given, "table")
+    output = Path(given.output or Path("runs", slug(table.name))).expanduser()
+    _check_folder(table, output)
+    cells, missing = plan(
+        table,
+        table.choose("row", given.rows),
+        table.choose("column", given.columns),
+        first_seeds(table.seeds, given.seeds),
+        changes,
+        output,
+    )
+    console = Terminal()
+    _announce(console, table, cells, missing, output)
+    if given.list:
+        for cell in cells:
+            state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
+            console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
+        return 0
+    with console.status("Checking all cells"):
+        check(table, cells)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
+    check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
+    _claim(table, output)
+    jobs = given.jobs
+    if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
+        jobs = 1  # a Ray engine takes all CPUs for itself
+    with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
+        outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
+    earlier = _finished_earlier(table, cells, output)
+    recorded = [*(cell.folder for cell in cells if cell.finished), *earlier]
+    if recorded:
+        entries = compare(table.name, recorded, list(table.rows), list(table.columns))
+        printed = printed_table(table.name)
+        console.print(grid(entries, table.title, table.reference))
+        for line in [*footnotes(entries), *notes_of_grid(entries, table.reference)]:
+            console.print(line, soft_wrap=True, markup=False)
+        written = write_tables(entries, table.title, output, table.reference, printed)
+        planned = len(cells) + len(earlier)
+        if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
+            written.append(output / PAGE)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
+        if printed and printed.rows:
+            paper, _, number = table.name.partition("_")
+            command = f"rayfl report --against {paper} {number} {output}"
+            console.print(f"Beside the printed numbers: {command}", soft_wrap=True, markup=False)
+    for cell, why in outcome.failed.items():
+        complain(f"rayfl: failed: {cell}: {why}")
+    for cell in outcome.elsewhere:
+        complain(f"rayfl: left out: {cell} is being run by another process")
+    if outcome.stopped:
+        console.print("Stopped; the same command goes on.")
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return 128 + signal.SIGINT
+    return 1 if outcome.failed or outcome.elsewhere else 0
+
+
+def plan(
+    table: Table,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    seeds: Sequence[int],
+    changes: Mapping[str, Any],
+    output: Path,
+) -> tuple[list[Job], dict[str, str]]:
+    """Return the cells to run, and row -> method for rows whose method rayfl does not have.
+
+    Seeds come last, so that the whole table is there once before anything is repeated.
+    """
+    cells, missing = [], {}
+    for row in rows:
+        for column in columns:
+            settings = layered({"engine": "Inline"}, table.settings(row, column, changes))
+            if method := table.lacks(settings):
+                missing[row] = method
+                continue
+            try:
+                federation = federation_of(settings)
+            except UserError as error:
+                raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
+            for seed in seeds:
+                folder = output / slug(row) / slug(column) / f"seed-{seed}"
+                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+                if not cells[-1].fruitless:
+                    _check_same(folder, federation, seed)
+    order = {seed: place for place, seed in enumerate(seeds)}
+    return sorted(cells, key=lambda cell: order[cell.seed]), missing
+
+
+def check(table: Table, cells: Sequence[Job]) -> None:
+    """Refuse cells that cannot work, before the first one is started.
+
+    Of the seeds of a row and column the first one that is to run stands for all.
+
+    Args:
+        table: that the cells are of.
+        cells: what is to be run; finished ones are passed over.
+    """
+    first: dict[tuple[str, str], Job] = {}
+    for cell in cells:
+        if not cell.finished:
+            first.setdefault((cell.column, cell.row), cell)
+    about, data = "", None
+    for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
+        settings = cell.settings | {"seed": cell.seed}
+        federation = federation_of(settings)
+        try:
+            federation.engine = federation.engine.resolve()
+            if data is None or of_data(settings) != about:  # most rows of a column have the same data
+                about, data = of_data(settings), federation.federated_data()
+            federation.check(data)
+            _check_data(cell, federation, data)
+        except UserError as error:
+            where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
+            raise error.within(where) from error
+
+
+def _check_folder(table: Table, output: Path) -> None:
+    """Refuse a folder that belongs to a run, a sweep or another table."""
+    check_kind(output, "table")
+    if (output / TABLE).is_file():
+        name = read_mapping(output / TABLE, "table file").get("table")
+        if name != table.name:
+            told = f"holds the table {name}, and {table.path} is the table {table.name}"
+            raise InUse(output, f"{told}: choose another --output")
+
+
+def _claim(table: Table, output: Path) -> None:
+    """Keep a copy of the table's file in its folder, which from then on belongs to the table."""
+    write_file(output / TABLE, read_file(table.path), "choose another --output")
+
+
+def _check_same(folder: Path, federation: Federation, seed: int) -> None:
+    """Refuse a folder that holds a run with other settings than the cell's."""
+    if not (folder / CONFIG).is_file():
+        return
+    federation.seed = seed
+    there = flat(read_config(folder), shown=True)
+    wanted = flat(config_of(federation), shown=True)
+    known = {key for key in there.keys() & wanted.keys() if decides(key)}
+    known -= {"clients"} if federation.clients is None else set()  # the run has found their number
+    for key in differing(there, wanted):
+        if key in known:
+            differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
+            remedy = "choose another --output, or move it away"
+            raise InUse(folder, f"holds a run with other settings {differ}: {remedy}")
+    if federation.rounds < there.get("rounds", 0):
+        told = f"holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds}"
+        raise InUse(folder, f"{told} asked for: choose another --output, or ask for as many rounds")
+
+
+def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
+    """Refuse other data than those that the column has been run on under the same settings."""
+    wanted = flat(config_of(federation))
+    for path in sorted(cell.folder.parents[2].glob(f"*/{cell.folder.parent.name}/seed-*/{METRICS}")):
+        keys = differing(flat(read_config(path.parent)), wanted)
+        if path.stat().st_size and not any(k.partition(".")[0] == "data" and decides(k) for k in keys):
+            contents = read_population(path.parent).contents
+            if contents and contents.sha256 != data.contents.get("sha256"):
+                raise InUse(path.parent, "has had other data: bring them back, or choose another --output")
+            return  # one run stands for all
+
+
+def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
+    """Return the finished runs of a table that are none of the given cells: earlier commands ran them."""
+    asked = {cell.folder for cell in cells}
+    lengths = {(cell.row, cell.column): cell.rounds for cell in cells}  # other seeds must have as many rounds
+    found = []
+    for row in table.rows:
+        for column in table.columns:
+            for path in sorted((output / slug(row) / slug(column)).glob(f"seed-*/{CONFIG}")):
+                folder, config = path.parent, read_config(path.parent)
+                seed, rounds = config.get("seed", 0), config.get("rounds", 0)
+                other = folder not in asked and rounds == lengths.get((row, column), rounds)
+                if other and Job(row, column, seed, rounds, folder, {}).finished:
+                    found.append(folder)
+    return found
+
+
+def _is_ray(engine: object) -> bool:
+    """Say whether an engine is ``Ray``, which configurations of runs name by its path."""
+    return str(engine).rpartition(".")[2] == "Ray"
+
+
+def _announce(
+    console: Console, table: Table, cells: Sequence[Job], missing: Mapping[str, str], output: Path
+) -> None:
+    finished = sum(cell.finished for cell in cells)
+    begun = sum(bool(cell.seconds()) for cell in cells) - finished
+    console.print(f"{table.name}: {table.title}", style="bold", markup=False, soft_wrap=True)
+    state = f", {finished} finished, {begun} begun" if finished or begun else ""
+    console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True, markup=False)
+    if missing:
+        names = ", ".join(
+            row if row == method else f"{row} (method {method})" for row, method in missing.items()
+        )
+        console.print(
+            f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True, markup=False
+        )
+    if not cells:
+        raise Missing("there is nothing to run: rayfl has none of the methods of these rows")

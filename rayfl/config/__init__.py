@@ -1,1 +1,0 @@
-"""Configurations: command lines, files and tables of experiments; and how a run describes itself."""

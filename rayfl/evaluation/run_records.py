@@ -1,0 +1,212 @@
+"""What a run gives back: its folder as tidy tables and a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rayfl.errors import Damaged
+from rayfl.evaluation.metrics import curve, mean_loss, summarise
+from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
+from rayfl.record.config_file import read_config
+from rayfl.record.folder import RunFolder, check_is, read_environment
+from rayfl.record.history import CONFIG, METRICS, History, read_history
+from rayfl.settings.description import flat
+from rayfl.settings.display import Displayed, Words
+
+if TYPE_CHECKING:
+    import pandas as pd  # at run time where tables are made: a run should not wait for it to start
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Displayed):
+    """The records of a run, finished or not.
+
+    Attributes:
+        folder: the run folder.
+        config: its configuration.
+        history: its records as arrays.
+        summary: the metrics of :func:`rayfl.evaluation.metrics.summarise`, as in ``summary.json``.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    history: History
+    summary: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read a run folder; a run that was stopped gives the rounds that it completed."""
+        folder = Path(folder)
+        check_is(folder, "run")
+        config = read_config(folder)
+        history = read_history(folder)
+        if len(history.rounds) > config["rounds"]:
+            raise Damaged(
+                folder / METRICS,
+                f"has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: {config['rounds']}; "
+                "restore both from a copy",
+            )
+        return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
+
+    def scored(self, **headline: str | None) -> Result:
+        """Return the run with another headline, made of the same records.
+
+        Args:
+            headline: ``point``, ``view``, ``average`` and ``choose``, in the place of these options of the
+                protocol; None is the protocol's. A run without the view gets no headline of another one.
+        """
+        changes = {name: value for name, value in headline.items() if value is not None}
+        if not changes:
+            return self
+        scores = {
+            key: each for key, each in self.history.scores.items() if changes.get("view", key[1]) == key[1]
+        }
+        history, config = replace(self.history, scores=scores), with_protocol(self.config, **changes)
+        early = self.summary["early"]
+        summary = summarise(history, read_protocol(config), self.config["rounds"], early)
+        return replace(self, config=config, history=history, summary=summary)
+
+    def _repr_line_(self) -> dict[str, Any]:
+        rounds = Words(f"{self.summary['completed']} of {self.summary['rounds']}")
+        return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
+
+    def _repr_table_(self) -> dict[str, Any]:
+        settings = flat(self.config, shown=True)
+        about: dict[str, Any] = {
+            name: Words(settings[name]) for name in ("method", "data", "clients") if name in settings
+        }
+        means = {
+            f"{each['view']}, {each['point'].replace('_', ' ')}": each["last"]["mean"]
+            for each in self.summary["views"]
+        }
+        last = {
+            name: Words(f"{mean:.2%} in the last round") for name, mean in means.items() if mean is not None
+        }
+        return {**about, **self._repr_line_(), "protocol": Words(self.protocol), **last}
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol of the headline."""
+        return read_protocol(self.config)
+
+    @property
+    def accuracy(self) -> float:
+        """The headline test accuracy in [0, 1]; NaN where the protocol finds no score."""
+        headline = self.summary["headline"]
+        return float("nan") if headline is None or headline["accuracy"] is None else headline["accuracy"]
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Digests of the user's own code, by import path, as ``environment.json`` has them."""
+        return dict(read_environment(self.folder).get("code", {}))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds of the configuration are recorded, or those up to an early end."""
+        return bool(self.summary["completed"] >= self.summary["rounds"] or self.summary["early"])
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per round, point, view, split and client (see :func:`client_table`)."""
+        return client_table(self.history)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round (see :func:`round_table`)."""
+        return round_table(self.history)
+
+    @property
+    def models(self) -> Any:
+        """The models of all clients after the last checkpoint, :class:`rayfl.Models`, without the data."""
+        load = import_module("rayfl.running.saved_models").load_models  # which is far above this module
+        return load(self.folder, data=False)
+
+    @property
+    def plot(self) -> Any:
+        """Pictures of the run, :class:`rayfl.Plot`: ``result.plot.rounds()``, ``result.plot.labels()``..."""
+        return import_module("rayfl.report.plot").Plot(self)  # which is above this module
+
+
+def finish(folder: RunFolder) -> Result:
+    """Write the tables of a run that is over, and return its records."""
+    result = Result.load(folder.path)
+    folder.finish(result.clients, result.summary)
+    return result
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the run folders among the paths and below them; a path without any is returned as it is."""
+    found: list[Path] = []
+    for path in paths:
+        below = [] if (path / CONFIG).is_file() else sorted(c.parent for c in path.rglob(CONFIG))
+        found += below or [path]
+    return list(dict.fromkeys(found))
+
+
+def client_table(history: History) -> pd.DataFrame:
+    """Return all scores as they were recorded, one row each.
+
+    Columns: ``round`` (from 0), ``point``, ``view``, ``part``, ``client``, ``domain`` (missing for clients
+    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none), and
+    one of its own for every further metric that was asked for (missing where it is undefined).
+    Clients without data or without a score have no row.
+    """
+    import pandas as pd
+
+    domains = np.array(history.population.domains, dtype=object)
+    blocks = []
+    for (point, view, split), scores in history.scores.items():
+        place, client = np.nonzero(~np.isnan(scores.accuracy))
+        blocks.append(
+            pd.DataFrame(
+                {
+                    "round": scores.rounds[place],
+                    "point": point,
+                    "view": view,
+                    "part": split,
+                    "client": client,
+                    "domain": domains[client],
+                    "samples": scores.samples[client],
+                    "correct": scores.correct[place, client].astype(np.int64),
+                    "accuracy": scores.accuracy[place, client],
+                    "loss": scores.loss[place, client],
+                    **{name: values[place, client] for name, values in scores.measures.items()},
+                }
+            )
+        )
+    if not blocks:
+        return pd.DataFrame(columns=["round", "point", "view", "part", "client", *_SCORE_COLUMNS])
+    return pd.concat(blocks, ignore_index=True).sort_values("round", kind="stable", ignore_index=True)
+
+
+_SCORE_COLUMNS = ["domain", "samples", "correct", "accuracy", "loss"]
+
+
+def round_table(history: History) -> pd.DataFrame:
+    """Return one row per round: its totals and the mean accuracies over clients.
+
+    Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
+    point and split, one column ``<split>/<point>/<view>`` with the mean accuracy over clients, missing in
+    rounds without it; and for every further metric a column ``<metric>/<split>/<point>/<view>`` with the mean
+    over the clients for which it is defined.
+    """
+    import pandas as pd
+
+    columns = ["round", "cohort", "dropped", "loss", "up", "down"]
+    table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
+    for (point, view, split), scores in history.scores.items():
+        means = pd.Series(curve(scores, history.population, split, "mean_clients"), index=scores.rounds)
+        table[f"{split}/{point}/{view}"] = table["round"].map(means)
+        for name, values in scores.measures.items():
+            found = mean_loss(values, scores.samples, history.population, "mean_clients")
+            table[f"{name}/{split}/{point}/{view}"] = table["round"].map(
+                pd.Series(found, index=scores.rounds)
+            )
+    return table

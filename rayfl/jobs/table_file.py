@@ -1,0 +1,309 @@
+"""Table files: experiments as rows (methods) and columns (data settings), in YAML.
+
+A file has a name (``table``), a ``title``, ``seeds``, and four layers of settings under the names of the
+command line of ``rayfl.run``: ``base`` for all cells, ``columns``, ``rows``, and within a row ``at``, for
+single columns of it. Later layers win.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
+from rayfl.federation import Federation
+from rayfl.methods import METHODS, WRAPPERS
+from rayfl.record.cell import Cell
+from rayfl.report.significance import REFERENCE
+from rayfl.running.config import rooted
+from rayfl.settings.description import about_data, class_name, tells_apart
+from rayfl.settings.reader import flattened, layered, read, settled
+from rayfl.settings.yaml_file import read_mapping, read_yaml
+from rayfl.system.text import did_you_mean, one_line, shown
+
+Settings = dict[str, Any]
+"""Options of ``rayfl.run`` by their dotted names."""
+
+Text = str | int | float
+"""A text; YAML takes some for numbers."""
+
+KINDS = {
+    "table file": ({"table", "columns", "rows"}, "a table of experiments: run it with rayfl table"),
+    "tune space": ({"sweep", "search"}, "a tune space: run it with rayfl tune"),
+    "configuration": ({"method"}, "a configuration of a run: run it with rayfl run --config"),
+}
+"""By what names at the top a kind of file is known, and what to do with it."""
+
+DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
+"""Options that a table or sweep gives to its runs itself."""
+
+MOST_SEEDS = 1000
+LONGEST_NAME = 200
+"""Bytes of a folder's name; file systems take 255."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a table file holds."""
+
+    table: Text
+    columns: Any
+    rows: Any
+    title: Text | None = None
+    seeds: Any = (0,)
+    base: Any = None
+    missing: list[str] = field(default_factory=list)
+    reference: Text = REFERENCE
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the settings of its cells, and further ones for some columns."""
+
+    settings: Settings
+    at: dict[str, Settings]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of experiments, as its file describes it.
+
+    Attributes:
+        path: the file.
+        name: what reports and folders call it, such as ``fedco2_t3``.
+        title: what it is about.
+        seeds: one run of every cell per seed.
+        base: settings of all cells.
+        columns: name -> settings.
+        rows: name -> row.
+        missing: methods of rows that rayfl does not have yet; such rows are left out.
+        reference: the row that reports test the others against, if there is such a row.
+    """
+
+    path: Path
+    name: str
+    title: str
+    seeds: tuple[int, ...]
+    base: Settings
+    columns: dict[str, Settings]
+    rows: dict[str, Row]
+    missing: frozenset[str] = frozenset()
+    reference: str = REFERENCE
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        """Read a table file."""
+        path = Path(path)
+        content = read_mapping(path, "table file")
+        check_kind(path, content, "table file")
+        try:
+            file = read(_File, content)
+            folder_name("table", file.table)
+            columns = {key: _settings(f"columns.{key}", own) for key, own in _named(file, "columns").items()}
+            rows = {key: _row(f"rows.{key}", own, columns) for key, own in _named(file, "rows").items()}
+            _check_methods({class_name(row.settings["method"]) for row in rows.values()}, file.missing)
+            for names in (columns, rows):
+                _check_folders(names)
+            for name in (str(file.table), *columns, *rows):
+                if name != one_line(name):
+                    raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
+            base, seeds = _settings("base", file.base), check_seeds(file.seeds)
+            if (reference := str(file.reference)) not in (REFERENCE, *rows):
+                raise Unknown("reference", f"{reference!r} is no row{_hint(reference, rows)}")
+        except UserError as error:
+            raise error.within(path) from error
+        return cls(
+            path,
+            str(file.table),
+            on_one_line(file.title),
+            seeds,
+            base,
+            columns,
+            rows,
+            frozenset(file.missing),
+            reference,
+        )
+
+    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
+        """Return the settings of a cell, with changes, and its place in the table."""
+        (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
+        chosen = self.rows[row]
+        layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
+        place = Cell(self.name, row, column, _worth_telling(changes or {}))
+        return rooted(layered(*layers)) | {"cell": asdict(place)}
+
+    def lacks(self, settings: Mapping[str, Any]) -> str | None:
+        """Return the name of the settings' method if rayfl does not have it yet, as the file says."""
+        method = settings.get("method")
+        return method if method in self.missing else None
+
+    def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
+        """Return the rows or columns of these names in the order of the file; all, where None are named.
+
+        Args:
+            kind: ``row`` or ``column``.
+            names: the names asked for.
+        """
+        known = self.rows if kind == "row" else self.columns
+        if names is None:
+            return list(known)
+        found = {class_name(own): own for own in known} | {own: own for own in known}
+        for name in names:
+            if name not in found and class_name(name) not in found:
+                raise Unknown(kind, f"{name!r} is not in {self.path}{_hint(name, known)}")
+        chosen = [found.get(name, found.get(class_name(name))) for name in names]
+        return [name for name in known if name in chosen]
+
+
+def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
+    """Refuse a file of another kind; say which command takes it."""
+    for kind, (names, use) in KINDS.items():
+        if names <= content.keys():
+            if kind != wanted:
+                raise BadValue(path, f"is {use} {path}")
+            return
+
+
+def check_seeds(seeds: Any) -> tuple[int, ...]:
+    """Return the seeds that a file lists."""
+    fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
+    if not fine or len(set(seeds)) < len(seeds):
+        raise BadValue("seeds", f"must be a list of different whole numbers, not {shown(seeds)}")
+    return tuple(seeds)
+
+
+def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return as many seeds as asked for: those of a file, then the smallest other ones."""
+    if count is None:
+        return tuple(seeds)
+    if not 1 <= count <= MOST_SEEDS:
+        raise BadValue("--seeds", f"is {count}: it must be at least 1 and at most {MOST_SEEDS}")
+    others = (seed for seed in itertools.count() if seed not in seeds)
+    return tuple(itertools.islice(itertools.chain(seeds, others), count))
+
+
+def changes_of(given: Any, what: str) -> Settings:
+    """Return what options of ``rayfl.run`` and ``--rounds`` change.
+
+    Args:
+        given: the parsed command line.
+        what: which decides the rest, ``table`` or ``sweep``.
+    """
+    for name, value in given.settings.items():
+        if name in DECIDED:
+            raise Conflict(f"--{name}", f"{value}: the {what} decides {name}")
+    settings = settled(flattened(given.settings), Federation)
+    return settings | ({} if given.rounds is None else {"rounds": given.rounds})
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a path."""
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
+
+
+def on_one_line(title: Any) -> str:
+    """Return a title, which may be missing or on several lines, as one line."""
+    return one_line(" ".join(str("" if title is None else title).split()))
+
+
+def folder_name(key: str, name: Any) -> str:
+    """Return the name of a table or sweep as that of its folder.
+
+    Args:
+        key: under which its file has the name.
+        name: the name.
+    """
+    if not (found := slug(str(name))):
+        raise BadValue(key, f"is {name!r}: it must have letters or digits, because it names a folder")
+    if len(found.encode()) > LONGEST_NAME:
+        raise BadValue(key, f"is {shown(name)}: it is too long to name a folder")
+    return found
+
+
+def of_data(settings: Settings) -> str:
+    """Return the settings that decide about the data and their division, as one text to compare."""
+    return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
+
+
+def _worth_telling(changes: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_text(value)}" for name, value in changes.items() if tells_apart(name)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table of experiments."""
+    try:
+        content = read_yaml(path)
+    except UserError:
+        return False
+    return isinstance(content, dict) and KINDS["table file"][0] <= content.keys()
+
+
+def _named(file: _File, key: str) -> dict[str, Any]:
+    content = getattr(file, key)
+    if not isinstance(content, dict):
+        raise BadValue(key, "must map names to settings")
+    return {str(name): settings for name, settings in content.items()}
+
+
+def _row(place: str, content: Any, columns: Collection[str]) -> Row:
+    content = dict(content) if isinstance(content, dict) else {}
+    at = content.pop("at", None) or {}
+    if not isinstance(at, dict):
+        raise BadValue(f"{place}.at", "must map columns to settings")
+    for column in at:
+        if column not in columns:
+            raise Unknown(f"{place}.at", f"has settings at {column!r}, and there is no such column")
+    settings = _settings(place, content)
+    if not isinstance(settings.get("method"), str):
+        raise Missing(place, "names no method")
+    return Row(settings, {column: _settings(f"{place}.at.{column}", inner) for column, inner in at.items()})
+
+
+def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
+    """Refuse methods that do not exist, unless the file says so; and what it says of methods that do."""
+    known = {**METHODS, **WRAPPERS}
+    for method in sorted(missing):
+        if method in known or method not in named:
+            why = "rayfl has it" if method in known else "no row has it"
+            raise Conflict("missing", f"lists the method {method!r}, and {why}: remove it from the list")
+    for method in sorted(named):
+        if "." not in method and method not in known and method not in missing:
+            hint = _hint(method, known)
+            raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
+
+
+def _settings(place: str, content: Any) -> Settings:
+    """Check that settings are options with values; a mapping is the value of one option."""
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise BadValue(place, f"must map options to values, and is {shown(content)}")
+    for option in content:
+        if option in DECIDED:
+            raise Conflict(f"{place}.{option}", "is for the table to decide: leave it out")
+    return flattened(content)
+
+
+def _check_folders(names: Collection[str]) -> None:
+    folders: dict[str, str] = {}
+    for name in names:
+        folder = slug(name).lower()
+        if len(folder.encode()) > LONGEST_NAME:
+            raise BadValue(f"{shown(name)} is too long: it names a run folder")
+        if not folder or folder in folders:
+            other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
+            raise Conflict(f"{other} must differ in letters and digits: they name run folders")
+        folders[folder] = name
+
+
+def _hint(wrong: str, known: Collection[str]) -> str:
+    return f"{did_you_mean(wrong, known)} There are {', '.join(known)}"

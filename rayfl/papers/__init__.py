@@ -1,1 +1,0 @@
-"""The numbers that papers print, a file for each paper."""

@@ -1,0 +1,169 @@
+"""The numbers that the papers print in their tables, and where in our runs the same figures are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from rayfl.errors import Unknown
+
+PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of a run; the headline, where nothing else is said.
+
+    Attributes:
+        average: over clients, of the rounds and the view that make the headline: ``mean``, ``pooled``,
+            ``weighted`` or ``worst_decile``.
+        domain: the mean over the clients of this domain instead.
+        view: another view than that of the headline.
+        points: evaluation points: the scores of these rounds at the first of them that the run has.
+    """
+
+    average: str = ""
+    domain: str = ""
+    view: str = ""
+    points: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Figure:
+        """Return the figure that a mapping of a file describes."""
+        return cls(**{**said, "points": tuple(said.get("points", ()))})
+
+
+HEADLINE = Figure()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is printed, and where its figures are found in our runs.
+
+    Attributes:
+        cell: the column of the table file whose runs have the figure.
+        figure: the figure of a run.
+        mean_of: instead of these, printed columns of which this one is the mean.
+    """
+
+    cell: str = ""
+    figure: Figure = HEADLINE
+    mean_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table of a paper.
+
+    Attributes:
+        name: such as ``fedco2_t3``.
+        paper: the paper.
+        number: its number there.
+        title: what it shows.
+        spread: what ± is there; empty where none is printed.
+        columns: name -> where our figures are.
+        rows: name -> column -> mean and deviation, as printed, either may be missing.
+        same: rows of ours that are compared with a row of another name.
+        figures: rows of ours that show another row's runs: name -> that row, and the figure; None for the
+            columns' own, where a row is the same setting under another name.
+        notes: what to know about the printed numbers.
+        unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
+    """
+
+    name: str
+    paper: str
+    number: str
+    title: str
+    spread: str
+    columns: dict[str, Column]
+    rows: dict[str, dict[str, tuple[float | None, float | None]]]
+    same: dict[str, str]
+    figures: dict[str, tuple[str, Figure | None]]
+    notes: list[str]
+    unreachable: dict[str, dict[str, str]]
+
+    @property
+    def parts(self) -> dict[str, list[Column]]:
+        """Return for every column those of which it is the mean; itself, where it is no mean."""
+        return {
+            name: [self.columns[part] for part in column.mean_of] or [column]
+            for name, column in self.columns.items()
+        }
+
+    def reason(self, row: str, column: str) -> str | None:
+        """Return why a printed number cannot be reached; None where nothing is known against it."""
+        for r in (row, "*"):
+            for c in (column, "*"):
+                if why := self.unreachable.get(r, {}).get(c):
+                    return why
+        return None
+
+
+def printed_table(name: str) -> Printed | None:
+    """Return the table of that name, None where no paper has it."""
+    return _all_printed().get(name)
+
+
+@cache
+def _all_printed() -> dict[str, Printed]:
+    return {table.name: table for paper in PAPERS for table in _read_paper(paper)}
+
+
+def _read_paper(paper: str) -> list[Printed]:
+    text = resources.files("rayfl.report").joinpath("papers", f"{paper}.yaml").read_text()
+    content = yaml.safe_load(text)
+    tables = []
+    for short, table in content["tables"].items():
+        columns = {
+            name: Column(
+                where.get("cell", ""), Figure.of(where.get("figure", {})), tuple(where.get("mean_of", ()))
+            )
+            for name, where in table["columns"].items()
+        }
+        rows = {
+            row: {c: (v[0], v[1]) if isinstance(v, list) else (v, None) for c, v in zip(columns, values)}
+            for row, values in table.get("rows", {}).items()
+        }
+        tables.append(
+            Printed(
+                name=f"{paper}_{short}",
+                paper=content["paper"],
+                number=table["number"],
+                title=table["title"],
+                spread=table.get("spread", ""),
+                columns=columns,
+                rows=rows,
+                same=table.get("same", {}),
+                figures={
+                    row: (where["row"], Figure.of(where["figure"]) if "figure" in where else None)
+                    for row, where in table.get("figures", {}).items()
+                },
+                notes=table.get("notes", []),
+                unreachable=table.get("unreachable", {}),
+            )
+        )
+    return tables
+
+
+def known_tables() -> dict[str, list[str]]:
+    """Return paper -> the tables of it that have printed numbers or a layout."""
+    found: dict[str, list[str]] = {}
+    for name in _all_printed():
+        paper, _, table = name.partition("_")
+        found.setdefault(paper, []).append(table)
+    return found
+
+
+def find_printed(paper: str, table: str) -> Printed:
+    """Return a table of a paper."""
+    tables = known_tables()
+    if paper not in tables:
+        raise Unknown("--against", f"{paper}: there is no such paper; there are {', '.join(tables)}")
+    if table not in tables[paper]:
+        raise Unknown("--against", f"{paper} {table}: {paper} has {', '.join(tables[paper])}")
+    return _all_printed()[f"{paper}_{table}"]

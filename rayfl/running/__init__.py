@@ -1,0 +1,1 @@
+"""A run, from its settings to its records: checks, rounds, and the way back to a checkpoint."""

@@ -1,0 +1,243 @@
+"""What is refused before a run starts: settings that do not go together, and what its user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from rayfl.data import FederatedData
+from rayfl.engine.base import Plan
+from rayfl.engine.set_up import set_up, try_scores, try_steps
+from rayfl.errors import BadCode, BadData, Conflict, Unknown
+from rayfl.evaluation.finetune import FINETUNED, Finetune
+from rayfl.evaluation.measures import measures, try_measures
+from rayfl.evaluation.protocol import Protocol
+from rayfl.methods import METHODS, Method
+from rayfl.nets.own import is_own_net
+from rayfl.settings.arguments import arguments_of
+from rayfl.system.own_code import is_own
+from rayfl.system.text import closest, counted, shown
+from rayfl.training import Net, Training
+from rayfl.training.sums import Reduction
+
+
+def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
+    """Refuse what cannot work before any process is started; return warnings."""
+    method = copy(plan.method)
+    plan.training.schedule.check(plan.rounds)
+    plan.training.optimiser.check()
+    if plan.training.precision == "tf32" and plan.engine.device == "cpu":
+        raise Conflict("training.precision", "is tf32, which only GPUs have: choose float32 or bfloat16")
+    for setting, wanted in method.works_with.items():
+        found = getattr(plan.training, setting)
+        if not (found.linear if setting == "optimiser" else found == wanted):
+            raise Conflict(
+                f"training.{setting}",
+                f"is {found}, and {type(method).__name__} works with {wanted} alone: choose "
+                f"--training.{setting} {wanted}, or another method",
+            )
+    own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
+    for each in _and_wrapped(method) if own else ():
+        check_class(type(each))
+    nets = set_up(method, plan, data)
+    further = {method.nets[option]: net for option, net in method.architectures.items() if net}
+    for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
+        if is_own_net(net):
+            try_steps(built, str(net), plan, data)
+    if not all(isinstance(each, Reduction) for each in method.uploads.values()):
+        raise BadCode(
+            f"{type(method).__name__}.uploads",
+            f"is {shown(method.uploads)}: it must be a property that returns upload key -> Mean(), Sum() or "
+            "Gather(), as in {'weights': Mean()}",
+        )
+    for thing in (plan.training.schedule, plan.training.optimiser):
+        check_names(type(thing))
+    _check_unseen(plan.method, nets, data)
+    if own or plan.finetune.epochs:
+        scores = try_scores(method, nets[0], plan, data)
+        if plan.finetune.epochs:
+            plan.finetune.check(method, scores)
+    _check_headline(method, protocol, data, plan.finetune)
+    try_measures(measures(plan.metrics, data.dataset.classes), data)
+    if protocol.needs_validation and not data.counts("val")[: data.seen].any():
+        raise Conflict(
+            "protocol",
+            f"{protocol} goes by validation accuracy, and the data have no validation split: set "
+            "data.val_fraction, for example to 0.1, or choose another protocol",
+        )
+    names = [str(net) for net in plan.nets]
+    caution = method.caution(plan.training, data)
+    return [
+        *([] if caution is None else [caution]),
+        *_check_warmup(plan),
+        *_check_validation(method, data),
+        *_check_batches(plan.training, names, nets, method.nets, data),
+        *_check_shared(method, plan),
+    ]
+
+
+def _check_warmup(plan: Plan) -> list[str]:
+    """Warn where the learning rate never gets where the warm-up leads."""
+    warmup = plan.training.schedule.warmup
+    if warmup < plan.rounds:
+        return []
+    ended = counted(plan.rounds, "round")
+    return [f"training.schedule.warmup is {warmup}, and the run ends before, after {ended}"]
+
+
+ALIKE = 0.85
+"""Similarity, from 0 to 1, of two names from which on one may be the other, misspelt."""
+
+
+def check_class(method: type[Method]) -> None:
+    """Refuse a method for what its class alone shows."""
+    check_names(method)
+    _check_hooks(method)
+
+
+def _check_hooks(method: type[Method]) -> None:
+    """Refuse functions in the place of properties: as values, they all count as true."""
+    for cls in (each for each in method.__mro__ if is_own(each)):
+        for name, member in vars(cls).items():
+            if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
+                raise BadCode(f"{cls.__name__}.{name}", "must be a property: write @property above it")
+
+
+def check_names(method: type) -> None:
+    """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
+    options = set(arguments_of(method))
+    for cls in method.__mro__:
+        if not is_own(cls):
+            return
+        known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
+        in_order = {tuple(sorted(name.split("_"))): name for name in known}
+        for name in vars(cls).keys() - known - options:
+            swapped = in_order.get(tuple(sorted(name.split("_"))))  # such as client_init
+            near = swapped or closest(name, known, ALIKE)
+            if near is not None and not name.startswith("_"):
+                raise Unknown(
+                    f"{cls.__name__}.{name}",
+                    f"is nothing that rayfl calls; did you mean {near}? If not, begin it with an underscore",
+                )
+
+
+def _and_wrapped(method: Method) -> Iterator[Method]:
+    """Yield a method, and those that it stands around."""
+    inside: Any = method
+    while isinstance(inside, Method):
+        yield inside
+        inside = vars(inside).get("of")
+
+
+def _check_validation(method: Method, data: FederatedData) -> list[str]:
+    """Refuse clients without validation data where the method needs such; warn where it makes do without."""
+    train, val = (data.counts(split)[: data.seen] for split in ("train", "val"))
+    without = np.flatnonzero((train > 0) & (val == 0))
+    if not len(without) or not (method.uses_validation or method.prefers_validation):
+        return []
+    name, so_many = type(method).__name__, f"({len(without)} such clients)"
+    if method.uses_validation:
+        raise Conflict(
+            f"client {without[0]}",
+            f"has no validation data {so_many}, and {name} goes by those of every client: set "
+            "data.val_fraction, for example to 0.1, or use fewer clients or another partition",
+        )
+    return [
+        f"{name} goes by validation data where a client has some, and by training data otherwise; client "
+        f"{without[0]} has none {so_many}: set data.val_fraction, for example to 0.1"
+    ]
+
+
+def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
+    """Refuse clients that never train where they cannot be scored, or the method cannot adapt to them."""
+    for i, client_data in enumerate(data.clients[data.seen :], data.seen):
+        # `hold_out` has seen to it that they have a domain
+        domain = data.dataset.domain_names[client_data.domain or 0]
+        if method.adapts and not nets[i % len(nets)].has_batch_norm:
+            raise Conflict(
+                "unseen",
+                f"is {domain!r}: {type(method).__name__} adapts to a domain by the statistics of BatchNorm, "
+                "and the net has none: use a net with BatchNorm, such as CNNB",
+            )
+        if len(client_data.test) < 2:
+            raise BadData(
+                "unseen",
+                f"is {domain!r}: client {i} has {len(client_data.test)} test samples, and needs at least 2 "
+                "to be adapted to: use fewer clients",
+            )
+
+
+def _check_headline(method: Method, protocol: Protocol, data: FederatedData, finetune: Finetune) -> None:
+    """Refuse a protocol whose headline would be of clients or views that there are not.
+
+    A method may lack the global view: tables have rows of such methods, too, without a headline.
+    """
+    if protocol.point.startswith("unseen") and not data.unseen:
+        raise Conflict(
+            "protocol.point",
+            f"is {protocol.point}, and all clients train: name the domain of others, --unseen DOMAIN",
+        )
+    tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
+    if protocol.view not in {"personal", "global", *method.views, *tuned}:
+        raise Unknown(
+            "protocol.view",
+            f"is {protocol.view}: {type(method).__name__} has {', '.join([*method.views, *tuned])}; "
+            f"{FINETUNED} needs finetune.epochs, and protocol.point after_aggregation or unseen",
+        )
+
+
+def _check_batches(
+    training: Training,
+    names: Sequence[str],
+    nets: Sequence[Net],
+    further: Mapping[str, Net],
+    data: FederatedData,
+) -> list[str]:
+    """Refuse batches that are too small for BatchNorm, and warn of those that are nearly so."""
+    of_all = [f"method.{option}" for option, net in further.items() if net.has_batch_norm]
+    normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm] + of_all
+    if not normed:
+        return []
+    if training.batch_size == 1:
+        raise Conflict(
+            "training.batch_size",
+            f"is 1, but {normed[0]} has BatchNorm, which needs at least 2 samples to a batch: use a larger "
+            "batch_size or a net without BatchNorm",
+        )
+    of_normed = [(i, n) for i, n in enumerate(data.sizes) if of_all or nets[i % len(nets)].has_batch_norm]
+    single = [i for i, n in of_normed if n == 1]
+    if single and training.bn_single == "refuse":
+        name = (of_all or [names[single[0] % len(names)]])[0]
+        raise Conflict(
+            f"client {single[0]}",
+            f"has one training sample ({len(single)} such clients), on which a net with BatchNorm ({name}) "
+            "cannot train: use fewer clients, another partition or --training.bn_single eval",
+        )
+    few = [i for i, n in of_normed if 2 <= _last_batch(training, n) <= 3]
+    if not few:
+        return []
+    return [
+        f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
+        "BatchNorm has poor statistics: choose another training.batch_size, or "
+        "training.last_batch=drop, should accuracy break down"
+    ]
+
+
+def _last_batch(training: Training, samples: int) -> int:
+    """Return the size of a client's last batch, 0 where it is full or left out."""
+    dropped = training.last_batch == "drop" and samples > training.batch_size
+    return 0 if dropped else samples % training.batch_size
+
+
+def _check_shared(method: Method, plan: Plan) -> list[str]:
+    """Warn where a method would keep a part of the net with the clients, and the net has no such part."""
+    if not method.chooses_parts or not method.shares_everything:
+        return []
+    return [
+        f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
+        f"{', '.join(map(str, plan.nets))} has no such part: all of it is averaged"
+    ]

@@ -1,0 +1,55 @@
+"""The models that a run has trained, read back from its checkpoints: to be looked at, or to be taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rayfl.data import FederatedData
+from rayfl.engine.models import Models, bench
+from rayfl.errors import Damaged, Missing
+from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.history import PARTITION, read_history, read_partition
+from rayfl.running.config import resumed
+from rayfl.system.own_code import changed
+from rayfl.system.text import warn
+
+
+def load_models(folder: str | Path, round: int | None = None, data: bool = True) -> Models:
+    """Read the models of a run, finished or not.
+
+    Args:
+        folder: the run folder.
+        round: the number of completed rounds after which; a run keeps its last two checkpoints. By default
+            the newest.
+        data: whether the data are loaded again, from where the run had them. Without them models predict and
+            leave as files just the same, and ``Models.batch`` has nothing to give.
+    """
+    federation = resumed(folder)
+    checkpoints = Checkpoints(Path(folder) / "checkpoints")
+    manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
+    if manifest is None:
+        raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
+    record = read_partition(Path(folder))
+    without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
+    found = _recorded(folder, record) if without else federation.federated_data()
+    settings = federation.deciding(None if without else found)
+    if without:
+        settings["division"] = manifest.settings.get("division")
+    checkpoints.check_settings(manifest, settings)
+    if other := changed(manifest.settings.get("code", {}), federation.own_code()):
+        warn(f"{folder} was run with other code of your own ({', '.join(other)}): models may score otherwise")
+    worker, server = bench(federation.plan(), found)
+    worker.restore(str(checkpoints.folder), manifest.clients.values())
+    server.restore(str(checkpoints.folder), manifest.server)
+    first = read_history(Path(folder)).first
+    trained = set(np.flatnonzero(first < manifest.round).tolist())
+    return Models(worker, server, manifest.round, trained, has_data=not without)
+
+
+def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:
+    try:
+        return FederatedData.from_record(record)
+    except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise Damaged(Path(folder) / PARTITION, f"is damaged ({error}): restore it or load data") from error

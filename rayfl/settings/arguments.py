@@ -1,0 +1,224 @@
+"""Arguments of classes that can be configured: their types, and whether values are of them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
+
+from rayfl.errors import BadCode, BadValue
+from rayfl.system.own_code import is_own
+from rayfl.system.text import shown
+
+_CHECKED = ConfigDict(
+    arbitrary_types_allowed=True,  # nets, arrays, functions
+    strict=True,  # True is no 1, and "3" no 3
+    allow_inf_nan=False,
+)
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False"}
+_BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: ("at most", "le")}
+"""What a number may be marked with beyond its type, and how people say it."""
+_OUT = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+"""What pydantic calls a number out of its bounds."""
+
+
+def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[str, Any]:
+    """Return the arguments of a constructor as their types take them.
+
+    Args:
+        cls: the class.
+        given: argument -> value.
+        above: what configurations call its objects, such as ``method``.
+
+    Raises:
+        BadValue: one is of another type, or out of its bounds.
+    """
+    kinds = arguments_of(cls)
+    where = f"{above}." if above else ""
+    return {name: checked(f"{where}{name}", value, kinds[name]) for name, value in given.items()}
+
+
+def checked(place: str, value: Any, kind: Any) -> Any:
+    """Return a value as its type takes it: NumPy's numbers as Python's, paths as texts, lists as tuples.
+
+    Args:
+        place: the setting, for the message.
+        value: any value.
+        kind: an annotation; bounds are those of ``annotated_types``.
+
+    Raises:
+        BadValue: it is of another type, infinite or NaN, or out of its bounds.
+    """
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        wrong = {each["type"] for each in error.errors(include_url=False, include_context=False)}
+    bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
+    finite = "finite and " if bounds and "finite_number" in wrong else ""
+    wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else expected(kind)
+    raise BadValue(place, f"is {shown(value)}: it must be {wanted}")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(taken(kind), config=_CHECKED)
+
+
+def taken(kind: Any) -> Any:
+    """Return an annotation as pydantic checks it: strictly, but for numbers of NumPy, paths and lists.
+
+    Raises:
+        BadCode: it has a mark that nothing would check.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(kind, str) or kind in (
+        Any,
+        inspect.Parameter.empty,
+    ):  # or of type checkers alone
+        return Any
+    if origin is Annotated:
+        for mark in inner[1:]:
+            if not isinstance(mark, (str, *_BOUNDS)):
+                raise BadCode(f"{mark!r} is no bound: use at_least, above, at_most or below")
+        return Annotated[(taken(inner[0]), *inner[1:])]
+    if origin in (Union, UnionType):
+        return Union[tuple(map(taken, inner))]  # noqa: UP007  # of as many as there are
+    if origin is Literal:
+        return Annotated[Any, PlainValidator(partial(_one_of, inner))]
+    if origin in (list, tuple):
+        held = [each if each is ... else taken(each) for each in inner]
+        return Annotated[origin[tuple(held)], BeforeValidator(_as(list | tuple, origin))]
+    if kind is int:
+        return Annotated[int, BeforeValidator(_whole)]
+    if kind in (float, bool):
+        return Annotated[kind, BeforeValidator(_number)]
+    if kind is str:
+        return Annotated[str, BeforeValidator(_as(os.PathLike, os.fspath))]
+    of_class = isinstance(kind, type) and origin is None and kind.__module__ != "builtins"
+    return Annotated[Any, PlainValidator(partial(_instance, kind))] if of_class else kind
+
+
+def _as(kind: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: convert(value) if isinstance(value, kind) else value
+
+
+def _instance(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError("it is of another class")
+    return value
+
+
+def _one_of(choices: Sequence[Any], value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError("it is none of these")  # pydantic takes True and 1.0 for 1
+    return value
+
+
+def _whole(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("what computes with it has 64 bits")
+    return value
+
+
+def _number(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    too_large = isinstance(value, int | float) and abs(value) > float(np.finfo(np.float32).max)
+    return math.inf if too_large else value  # as it is to what computes with 32 bits
+
+
+def bounds_of(kind: Any) -> list[str]:
+    """Return the bounds of a number's type in words, such as ``at least 0``, with what is added to them."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return [words for each in inner for words in bounds_of(each)]
+    if origin is not Annotated:
+        return []
+    found = [(mark, *_BOUNDS[type(mark)]) for mark in inner if type(mark) in _BOUNDS]
+    words = [f"{name} {getattr(mark, limit):,}" for mark, name, limit in found]
+    return [" and ".join(words) + "".join(f" ({text})" for text in inner if isinstance(text, str))]
+
+
+@cache
+def arguments_of(cls: type) -> dict[str, Any]:
+    """Return the arguments of a class and their types, as far as they can be told."""
+    try:
+        parameters = inspect.signature(cls, eval_str=True).parameters
+    except NameError:  # a name that only type checkers import
+        parameters = inspect.signature(cls).parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
+    return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """Return the default of every argument of a class; ``inspect.Parameter.empty`` where there is none."""
+    made = fields(cls) if is_dataclass(cls) else ()
+    found = {p.name: p.default for p in inspect.signature(cls).parameters.values()}
+    return found | {f.name: f.default_factory() for f in made if f.default_factory is not MISSING}
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a union is of; of another type, the type; without marks."""
+    if get_origin(kind) is Annotated:
+        return members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(each for one in get_args(kind) for each in members(one))
+    return (kind,)
+
+
+def expected(kind: Any) -> str:
+    """Say what a value should be."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return expected(inner[0])
+    if origin in (Union, UnionType):
+        return " or ".join(expected(each) for each in inner)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind in (str, NoneType):
+        return "a text" if kind is str else "None"
+    if origin is list:
+        return f"a list in brackets, of which each is {expected(inner[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        values = "" if inner[1] is Any else f", where each value is {expected(inner[1])}"
+        return f"a mapping such as {{name: value}}{values}"
+    if origin:
+        return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
+    return f"an object of class {getattr(kind, '__name__', kind)}"
+
+
+def described(thing: object) -> str:
+    """Return an object as a short text: its class, and the arguments that differ from their defaults.
+
+    A class of the user's own stands there with its import path.
+    """
+    cls = type(thing)
+    name = f"{cls.__module__}.{cls.__qualname__}" if is_own(cls) else cls.__name__
+    own_arguments = ", ".join(f"{key}={value}" for key, value in changed(thing).items())
+    return f"{name}({own_arguments})" if own_arguments else name
+
+
+def changed(thing: object) -> dict[str, Any]:
+    """Return the arguments of an object that differ from the defaults of its class, by name."""
+    defaults = defaults_of(type(thing))
+    values = {name: getattr(thing, name, default) for name, default in defaults.items()}
+    return {name: value for name, value in values.items() if not _same(value, defaults[name])}
+
+
+def _same(value: Any, default: Any) -> bool:
+    try:
+        return bool(value == default)
+    except Exception:  # of arrays
+        return False

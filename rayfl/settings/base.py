@@ -1,0 +1,201 @@
+"""Settings are declared once: name, type, bounds, default and help of an option stand in one place.
+
+What a subclass of :class:`Settings` annotates is an option of it, and the text below is the help::
+
+    class FedProx(Method):
+        mu: Annotated[float, at_least(0)] = 0.01
+        \"\"\"Weight of the proximal term; 0 is FedAvg.\"\"\"
+
+``FedProx(mu=0.1)``, ``--method.mu 0.1``, ``--method.help FedProx`` and config.yaml follow from that. A plain
+``mu = 0.5`` in a subclass of ``FedProx`` is the new default of this option.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, dataclass_transform
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from rayfl.errors import BadCode, Missing, Unknown, UserError
+from rayfl.settings.arguments import checked_arguments, described, taken
+from rayfl.settings.display import Displayed, options
+from rayfl.system.own_code import is_own, keep_sources
+from rayfl.system.text import did_you_mean
+
+at_least = Ge
+"""Bounds a number from below, as in ``Annotated[float, at_least(0)]``. A text beside it is added to messages,
+as in ``Annotated[int, at_least(0), "0: never"]``.
+"""
+above = Gt
+"""Bounds a number from below, without the limit itself."""
+at_most = Le
+"""Bounds a number from above."""
+below = Lt
+"""Bounds a number from above, without the limit itself."""
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+class Settings(Displayed):
+    """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
+    protocols.
+
+    Every subclass is a keyword-only, frozen dataclass: ``dataclasses.replace`` makes another object. Values
+    of other types or outside of their bounds are refused before an object is made; what several settings
+    forbid together belongs into ``__post_init__``. Attributes without an annotation are no settings, but new
+    defaults where a base class has a setting of that name; those that belong to every method, data set and
+    so on are none either.
+
+    A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
+    """
+
+    _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
+    _frozen: ClassVar[bool] = True  # methods still keep in themselves what ``setup`` is told
+    _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
+
+    def _repr_table_(self) -> dict[str, Any]:
+        return options(self)
+
+    def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if is_own(cls):
+            keep_sources()
+        if place is not None:
+            cls._place = place
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        if owner is object or hasattr(vars(owner)["__init__"], "of_settings"):
+            cls.__annotations__ = _annotations(cls)
+            if owner is not object:
+                _take_defaults(cls)
+            dataclass(kw_only=True, eq=False, repr=False, frozen=cls._frozen)(cls)
+            cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
+        elif owner is cls:
+            cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+            cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # it sets what it is given
+        elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
+            told = f"would be no new default, because {owner.__name__} has an __init__ of its own: give"
+            raise BadCode(f"{cls.__name__}.{hidden.pop()}", f"{told} {cls.__name__} one, too")
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """Return what a class annotates: as types, whose names subclasses in other modules do not know."""
+    try:
+        found = inspect.get_annotations(cls, eval_str=True)
+    except NameError:  # a name that only type checkers import
+        found = inspect.get_annotations(cls)
+    for root in (base for base in cls.__mro__[1:] if "_place" in vars(base)):
+        for name in found.keys() & vars(root).keys() - {known.name for known in fields(root)}:
+            found[name] = ClassVar
+    for kind in found.values():
+        taken(kind)  # which refuses marks that nobody would check
+    return found
+
+
+def _take_defaults(cls: Any) -> None:
+    """Make what a class sets without an annotation a default, where a base class has such an option."""
+    for known in fields(cls):
+        value = vars(cls).get(known.name, known)
+        if known.name not in cls.__annotations__ and value is not known and not hasattr(value, "__get__"):
+            cls.__annotations__[known.name] = known.type
+            setattr(cls, known.name, field(default=value, metadata={"check": True}))
+
+
+def _checking(cls: Any, of_settings: bool = False) -> Any:
+    """Return a constructor that checks arguments before that of the class works with them."""
+    init: Any = vars(cls)["__init__"]
+    signature = inspect.signature(init)
+    new_defaults = {f.name: f.default for f in fields(cls) if f.metadata} if of_settings else {}
+
+    @functools.wraps(init)
+    def checking(self: Any, *given: Any, **named: Any) -> None:
+        try:
+            bound = signature.bind(self, *given, **new_defaults | named)
+        except TypeError as error:
+            raise _unlike(cls, signature.parameters, named, error) from None
+        own = {name: value for name, value in bound.arguments.items() if name != "self"}
+        bound.arguments |= checked_arguments(cls, own, cls._place)
+        init(*bound.args, **bound.kwargs)
+
+    if of_settings:
+        checking.of_settings = True  # type: ignore[attr-defined]
+    return checking
+
+
+def _unlike(
+    cls: type[Settings],
+    known: Mapping[str, inspect.Parameter],
+    named: Mapping[str, Any],
+    error: TypeError,
+) -> UserError:
+    """Return what is wrong with the arguments of a constructor, which Python has refused."""
+    if odd := [name for name in named if name not in known]:
+        hint = did_you_mean(odd[0], [name for name in known if name != "self"])
+        return Unknown(f"{cls._place}.{odd[0]}", f"is no option of {cls.__name__}{hint}")
+    needed = [
+        name for name, each in known.items() if each.default is each.empty and each.kind is each.KEYWORD_ONLY
+    ]
+    if lacking := [name for name in needed if name not in named]:
+        return Missing(f"{cls._place}.{lacking[0]}", f"is missing: {cls.__name__} needs it")
+    return BadCode(cls._place, f"{cls.__name__} cannot be made: {error}")
+
+
+class Value(Settings):
+    """Settings that are nothing but their options: equal where these are, and shown as a short text."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other object is of the same class, with the same options."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        """Return what equal objects have in common."""
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        """Return the class, and the options that differ from its defaults."""
+        return described(self)
+
+
+def registered(module: Mapping[str, Any], base: type) -> dict[str, Any]:
+    """Return the classes of a kind that a module has defined or imported, by name and in its order.
+
+    Args:
+        module: its ``globals()``.
+        base: what they have in common; neither it nor another abstract class is among them.
+    """
+    return {
+        name: thing
+        for name, thing in module.items()
+        if isinstance(thing, type)
+        and issubclass(thing, base)
+        and thing is not base
+        and not inspect.isabstract(thing)
+    }
+
+
+def class_names(base: Any) -> list[str]:
+    """Return the names of rayfl's own classes that a configuration may name where it takes a base class.
+
+    Args:
+        base: the base class; there are none for anything else than a class of settings.
+    """
+    return [cls.__name__ for cls in own_classes(base)]
+
+
+def own_classes(base: Any) -> list[type]:
+    """Return rayfl's own classes that a configuration may name where it takes a base class.
+
+    Args:
+        base: the base class; there are none for anything else than a class of settings.
+    """
+    if not (isinstance(base, type) and issubclass(base, Settings)):
+        return []
+    found: list[type] = []
+    for cls in base.__subclasses__():
+        hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
+        if not (hidden or is_own(cls)):
+            found.append(cls)
+        found += own_classes(cls)
+    return found

@@ -1,0 +1,174 @@
+"""What a run folder's configuration holds: the federation with all arguments it was made of, as YAML."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+
+from rayfl.errors import BadCode, BadValue
+from rayfl.settings import Settings
+from rayfl.settings.arguments import arguments_of, checked
+from rayfl.settings.yaml_file import yaml_text
+from rayfl.system.own_code import is_own
+from rayfl.system.text import shown
+
+RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
+"""Settings that may change when a run is resumed; any other would make it another run.
+
+``rounds`` may not, either, where a method or a schedule goes by it: see ``Federation.deciding``.
+"""
+PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
+"""Settings that say where things are, or what is checked, and decide no number."""
+PAPER_NAMES = {
+    "DCPFL": "DC-PFL",
+    "FedCO2": "Fed-CO2",
+    "FedDGGA": "FedDG-GA",
+    "LGFedAvg": "LG-FedAvg",
+    "PFedMe": "pFedMe",
+    "PFedVEM": "pFedVEM",
+}
+"""Methods of rayfl whose papers call them otherwise than Python can: people see and write these names."""
+_SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
+"""Settings that decide what is measured, and how, but not what is trained."""
+
+
+def dump(federation: object) -> str:
+    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
+    return yaml_text(config_of(federation))
+
+
+def config_of(federation: object) -> dict[str, Any]:
+    """Return a federation's complete configuration, nested, as :func:`dump` writes it."""
+    found: dict[str, Any] = _plain(federation, "")
+    del found["output"]
+    return found
+
+
+def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dict[str, Any]:
+    """Return a configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
+
+    Args:
+        config: nested, as :func:`dump` writes it; the path of a component's class stands under its own name.
+        above: what all names begin with.
+        shown: whether it is for people: classes without their modules, methods as in their papers, lists as
+            texts.
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and "class_path" in value:
+            path = value["class_path"]
+            found[name] = display_name(str(path)) if shown else path
+            value = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+        elif not isinstance(value, Mapping) or not value:
+            found[name] = json.dumps(value) if shown and isinstance(value, list | Mapping) else value
+            continue
+        found |= flat(value, f"{name}.", shown)
+    return found
+
+
+def display_name(path: str) -> str:
+    """Return what people call the class of an import path: its name, or that of its paper."""
+    package, _, name = path.rpartition(".")
+    return PAPER_NAMES.get(name, name) if package == "rayfl.methods" else name
+
+
+def class_name(name: Any) -> Any:
+    """Return the class of a method that is named as in its paper; other names and values as they are."""
+    return next((known for known, paper in PAPER_NAMES.items() if paper == name), name)
+
+
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that decide a run's numbers, by their dotted names, as JSON.
+
+    Args:
+        config: nested, as :func:`dump` writes it.
+    """
+    return {
+        name: json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
+        for name, value in flat(config).items()
+        if value != {} and decides(name)
+    }
+
+
+def decides(name: str) -> bool:
+    """Return whether a setting decides a run's numbers, so that a run cannot go on with another value."""
+    return not _within(name, (*PLACES, *RESUMABLE))
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that differ between two flat configurations, in alphabetical order."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
+def tells_apart(name: str) -> bool:
+    """Return whether a setting makes another experiment, and not a repetition of one with another seed."""
+    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", *_SCORED} - {"rounds"}
+    return not _within(name, ignored)
+
+
+def about_data(name: str) -> bool:
+    """Return whether a setting says which data there are, and how they are divided."""
+    return name.partition(".")[0] in ("data", "clients", "unseen")
+
+
+def _within(name: str, names: Collection[str]) -> bool:
+    return name in names or name.partition(".")[0] in names
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return a value, and an object with the arguments it was made of, as YAML can hold it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        _check_text(value, where)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(v, where) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v, where) for k, v in value.items()}
+    cls = type(value)
+    if cls.__module__ == "builtins":
+        told = f"is {shown(value)}, which no configuration can hold: use numbers, texts or lists"
+        raise BadValue(where, told)
+    arguments = {}
+    for name, kind in arguments_of(cls).items():  # type: ignore[arg-type]  # a class can be hashed
+        if issubclass(cls, Settings) and name in cls._unrecorded:
+            continue
+        if not hasattr(value, name):
+            told = f"does not keep its argument {name!r}: write self.{name} = {name} in its __init__, so that"
+            raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
+        path = f"{where}.{name}" if where else name
+        arguments[name] = _plain(checked(path, getattr(value, name), kind), path)
+    if is_dataclass(value) and not is_own(cls) and not isinstance(value, Settings):
+        return arguments
+    described: dict[str, Any] = {"class_path": public_path(cls)}
+    return described | ({"init_args": arguments} if arguments else {})
+
+
+def public_path(cls: type) -> str:
+    """Return the import path of a class: of rayfl's own classes the one that users write.
+
+    ``rayfl.methods.FedBN`` stays, in whatever file the class is defined.
+    """
+    parts = cls.__module__.split(".")
+    for length in range(2, len(parts)) if parts[0] == "rayfl" else ():
+        package = ".".join(parts[:length])
+        if getattr(sys.modules[package], cls.__qualname__, None) is cls:
+            return f"{package}.{cls.__qualname__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _check_text(text: str, where: str) -> None:
+    """Refuse a text that no file can hold, or no path."""
+    if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
+        raise BadValue(where, f"is {shown(text)}: it must be text in UTF-8 without the character NUL")

@@ -1,0 +1,194 @@
+"""Which code is the user's own, and its digest: it decides a run's numbers as the settings do."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
+from inspect import ismodule
+from itertools import accumulate
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from rayfl import ROOT
+from rayfl.system.text import warn
+
+RAYFL = f"{ROOT}{os.sep}"
+"""What the paths of rayfl's own files begin with."""
+MAIN = "__main__"
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = {"site-packages", "dist-packages"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (ast.ClassDef, *_FUNCTIONS)
+
+_kept: dict[str, tuple[object, bytes]] = {}
+"""Module -> the spec with which it was imported; of the user's own also the source that its file had then."""
+
+
+def is_own(thing: type | FunctionType | str) -> bool:
+    """Say whether code is the user's own: neither rayfl's, nor Python's, nor that of an installed package.
+
+    Args:
+        thing: a class or function, by its module, or the path of a file.
+    """
+    if isinstance(thing, str):
+        return _is_own_file(thing)
+    module, package = thing.__module__, thing.__module__.partition(".")[0]
+    file = None if module == MAIN else _file_of(module) or _file_of(package)
+    if file is None:  # built in; or typed into a notebook, or from the main file of another process
+        return package not in sys.stdlib_module_names
+    return _is_own_file(file)
+
+
+def keep_sources() -> None:
+    """Read the sources of the user's own modules, of those that have been imported since the last call.
+
+    What runs is what was imported: a file may be edited later. It is called where a class with settings is
+    defined, and before digests are made.
+    """
+    for name, module in [*sys.modules.items()]:
+        spec, file = getattr(module, "__spec__", None), _file_of(name)
+        if name not in _kept or _kept[name][0] is not spec:
+            _kept[name] = spec, _content(file) if file and is_own(file) else b""
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """Return digests, of 16 hexadecimal digits, of the user's own code that import paths lead to.
+
+    Comments, docstrings and layout do not count. What has no source is left out, with a warning.
+
+    Args:
+        paths: of modules, classes and functions, also of others than the user's own.
+
+    Returns:
+        Module -> digest of all of it, for the modules of the paths and those of the user's own that they
+        import, also within functions; and, of a program's main file or a notebook, ``__main__.name`` ->
+        digest of the class or function, for those of the paths and those that these name.
+    """
+    keep_sources()
+    found: dict[str, str] = {}
+    waiting = [unit for path in paths for unit in _units_of(path)]
+    for name, source, package in waiting:
+        if source is None:
+            _tell_lacking(name)
+        elif name not in found:
+            found[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
+            used = _used_in(ast.parse(source), package, in_main=name.startswith(f"{MAIN}."))
+            waiting += [unit for path in used for unit in _units_of(path)]
+    return found
+
+
+def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Return what is not there as it was recorded.
+
+    Args:
+        recorded: digests that a run has recorded; runs of earlier versions have none.
+        there: digests of the code of this process.
+    """
+    return [name for name in recorded if there.get(name) != recorded[name]]
+
+
+def imports_late(module: str) -> bool:
+    """Say whether functions of a module import code of the user's own when they are called."""
+    *_, (_, source, package) = _units_of(module)
+    functions = [node for node in ast.walk(ast.parse(source or "")) if isinstance(node, _FUNCTIONS)]
+    return any([*_units_of(path)] for node in functions for path in _used_in(node, package))
+
+
+def _file_of(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
+
+
+@cache
+def _is_own_file(file: str) -> bool:
+    installed = file.startswith((RAYFL, _PYTHON)) or _INSTALLED & {*Path(file).parts}
+    return not installed and os.path.isfile(file)  # frames of compiled code name others
+
+
+# ---- units: modules by their names, and what a main file defines as ``__main__.name``
+
+
+def _units_of(path: str) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the units that an import path leads to: their names, what counts of their sources, packages."""
+    if path.startswith(f"{MAIN}."):
+        name = path.split(".")[1]
+        yield f"{MAIN}.{name}", _definition(name), ""
+        return
+    for module in accumulate(path.split("."), "{}.{}".format):
+        spec = _spec_of(module)
+        if spec and spec.origin and is_own(spec.origin):
+            source = _kept[spec.name][1] if spec.name in _kept else _content(spec.origin)
+            yield spec.name, _counting(source), spec.parent or ""
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    """Return where a module is, without an import of it or of its package."""
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__spec__", None)
+    above = module.rpartition(".")[0]
+    package = _spec_of(above) if above else None
+    inside = package.submodule_search_locations if package else None
+    return None if above and inside is None else PathFinder.find_spec(module, inside)
+
+
+def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str]:
+    """Yield the import paths of what code imports anywhere, and of what it names of a main file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # of a file that has never been imported, and could not be
+                above = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (f"{above}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Name) and in_main:
+            thing: Any = getattr(sys.modules[MAIN], node.id, None)
+            if ismodule(thing):
+                yield thing.__name__
+            elif hasattr(thing, "__qualname__"):
+                yield f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _definition(name: str) -> str | None:
+    """Return what counts of a class or function that a main file or a notebook defines by a name."""
+    thing = getattr(sys.modules[MAIN], name, None)
+    members = (thing, *getattr(thing, "__dict__", {}).values())
+    # First the cells of its own members, for a cell that is run again may not be the newest; then the newest.
+    cells = [code.co_filename for each in members if (code := getattr(each, "__code__", None))]
+    cells += [file for file in reversed(linecache.cache) if not os.path.isfile(file)]
+    for source in (_kept[MAIN][1], *("".join(linecache.getlines(cell)) for cell in cells)):
+        for node in ast.walk(ast.parse(_counting(source) or "")):
+            if isinstance(node, _DEFINITIONS) and node.name == name:
+                return ast.unparse(node)
+    return None
+
+
+def _content(file: str) -> bytes:
+    with suppress(OSError):
+        return Path(file).read_bytes()
+    return b"\0"  # which no source has
+
+
+@cache
+def _counting(source: str | bytes) -> str | None:
+    """Return a source without comments, docstrings and layout; None where it is no Python."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, *_DEFINITIONS)) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        return ast.unparse(tree)
+    return None
+
+
+@cache
+def _tell_lacking(unit: str) -> None:
+    warn(f"{unit} has no source that can be read: whether it changes between runs is not noticed")

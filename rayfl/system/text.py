@@ -1,0 +1,134 @@
+"""Names and texts from anywhere, made safe for where people read them."""
+
+import difflib
+import logging
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable
+
+_ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that steer a terminal, or are not seen
+_JOINERS = "\u200c\u200d"  # of that kind, but parts of words and of emoji
+
+
+def hidden(character: str) -> bool:
+    """Say whether a terminal acts on a character, such as escape, or shows nothing of it."""
+    return unicodedata.category(character) in _ACTED_ON and character not in _JOINERS
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    r"""Return a text with escapes such as ``\x1b`` in place of hidden characters.
+
+    Args:
+        text: the text.
+        kept: hidden characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c.encode("unicode_escape").decode() if hidden(c) and c not in kept else c for c in text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text with escapes for line ends, too: for names, which stand among other text."""
+    return printable(text, kept="")
+
+
+def told(text: str) -> str:
+    """Return a message with its further lines indented, so that none passes for a message of its own."""
+    return printable(text).replace("\n", "\n  ")
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, in one line that is not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whose representation does not work
+        text = f"an object of class {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+
+
+def counted(count: float, thing: str) -> str:
+    """Return a number of things, such as ``1 round``, ``2 rounds`` or ``0.5 GPUs``."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {thing}{'' if count == 1 else 's'}"
+
+
+def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
+    """Return how a sentence about a wrong name ends: with the known one that is close to it, if one is.
+
+    Args:
+        wrong: what was given.
+        known: what there is.
+        before: what stands before all of these names.
+    """
+    lower = {name.lower(): name for name in known}
+    near = closest(wrong.lower(), lower)
+    return f"; did you mean {before}{lower[near]}?" if near is not None else "."
+
+
+def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """Return the known name that is closest to a wrong one, None if none is close.
+
+    Args:
+        wrong: what was given.
+        known: what there is.
+        alike: similarity, from 0 to 1, from which on a name is close.
+    """
+    return next(iter(difflib.get_close_matches(wrong, list(known), 1, alike)), None)
+
+
+def tell(text: object) -> None:
+    """Print on standard output, at once also where that is a pipe."""
+    print(printable(str(text)), flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a message on standard error."""
+    print(told(text), file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Warn, by the logger ``rayfl``: see :mod:`rayfl.system.log`."""
+    logging.getLogger("rayfl").warning("%s", text)
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell of a CSV file: a text that a spreadsheet would run as a formula has a ' first.
+
+    Numbers stay as they are, also as texts, such as ``-0.5``.
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
+
+
+def markdown(text: str) -> str:
+    """Return a text as Markdown that shows it as it is: no HTML, links, images or further cells."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+
+
+_LATEX = str.maketrans(
+    {
+        **{character: "\\" + character for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        **{character: f"{{{character}}}" for character in "[]*"},  # which change the end of the row above
+        "±": r"$\pm$",
+        "–": "--",
+    }
+)
+
+
+def latex(text: str) -> str:
+    """Return a text as LaTeX that shows it as it is: no commands, formulas or further cells."""
+    return one_line(text).translate(_LATEX)

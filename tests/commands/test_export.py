@@ -1,0 +1,229 @@
+"""Models that leave a run, and programs without rayfl that use them."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from rayfl import load_models
+from rayfl.__main__ import main
+from rayfl.commands.export import ENDINGS
+from rayfl.data import Synthetic
+from rayfl.methods import METHODS
+from rayfl.nets import CNNB, LeNet, ViT
+from tests.support.federations import small
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "export.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A round of Ditto; of 12 clients some have never trained."""
+    return made(tmp_path_factory, "Ditto")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A round of FediOS, whose personal view is no single net."""
+    return made(tmp_path_factory, "FediOS")
+
+
+def made(tmp_path_factory, name: str) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    small(folder, method=METHODS[name](), net=LeNet(), rounds=1, participation=0.25).run()
+    return folder
+
+
+def lenet(channels: int) -> nn.Module:
+    """LeNet as somebody else would write it, with the names of the file."""
+    conv = nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+    )
+    return conv
+
+
+def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, capsys):
+    path = tmp_path / "model.safetensors"
+    assert main(["export", str(run), "--client", "3", "--view", "global", "--output", str(path)]) == 0
+    weights, models = load_file(path), load_models(run)
+    x, _ = models.batch(3)
+    conv = lenet(x.shape[1])
+    conv.load_state_dict({n.removeprefix("conv."): t for n, t in weights.items() if n.startswith("conv.")})
+    z = conv(x)
+    for layer in ("fc.0", "fc.2"):
+        z = (z @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]).relu()
+    scores = z @ weights["head.weight"].T + weights["head.bias"]
+    torch.testing.assert_close(scores, models.scores(3, x)["global"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_takes_batches_of_any_size(mixed, tmp_path, capsys):
+    assert main(["export", str(mixed), "--client", "3", "--format", "torch", "--output", str(tmp_path)]) == 0
+    program = torch.export.load(str(tmp_path / "client-3-personal.pt2")).module()
+    models = load_models(mixed)
+    x, _ = models.batch(3)
+    for rows in (x[:1], x):
+        torch.testing.assert_close(program(rows), models.scores(3, rows)["personal"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_has_its_weights_alone(tmp_path, capsys):
+    """Without validation data, too; and nothing of the clients' samples."""
+    data = Synthetic(train=60, test=20, shape=(1, 16, 16), classes=3, dtype="uint8")
+    small(tmp_path / "run", method=METHODS["FedCO2"](), data=data, net=LeNet(), clients=3, rounds=1).run()
+    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
+    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2"))
+    assert all(value.is_floating_point() for value in program.state_dict.values())
+    assert load_models(tmp_path / "run")[1].module().state_dict().keys() == program.state_dict.keys()
+
+
+def test_a_program_of_a_transformer(tmp_path, capsys):
+    data = Synthetic(train=30, test=20, shape=(1, 16, 16), classes=3)
+    small(tmp_path / "run", data=data, net=ViT(patch=8, depth=1), clients=2, rounds=1).run()
+    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
+    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2")).module()
+    models = load_models(tmp_path / "run")
+    for rows in (x := models.batch(1)[0])[:1], x:
+        torch.testing.assert_close(program(rows), models.scores(1, rows)["personal"], rtol=1e-4, atol=1e-4)
+
+
+def test_both_formats_fit_into_one_folder(run, tmp_path, capsys):
+    for name in ENDINGS:
+        arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
+        assert main([*arguments, "--output", str(tmp_path)]) == 0
+    for name, ending in ENDINGS.items():
+        path = tmp_path / f"client-0-global{ending}"
+        told = json.loads((tmp_path / f"{path.name}.json").read_text())
+        assert told["format"] == name
+        assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_what_is_told_of_a_model(run, tmp_path, capsys):
+    assert main(["export", str(run), "--client", "all", "--view", "global", "--output", str(tmp_path)]) == 0
+    told = [json.loads((tmp_path / f"client-{k}-global.safetensors.json").read_text()) for k in range(12)]
+    cohort = json.loads((run / "metrics.jsonl").read_text())["cohort"]
+    assert [k for k in range(12) if told[k]["trained"]] == cohort
+    warned = capsys.readouterr().err
+    assert warned.count("has never trained") == 12 - len(cohort)
+    models = load_models(run, data=False)
+    said = [own.client for own in models if "which has never trained, after 1 round:" in repr(own)]
+    assert said == [k for k in range(12) if k not in cohort]
+    assert (told[0]["view"], told[0]["round"], len(told[0]["classes"])) == ("global", 1, 10)
+    assert told[0]["takes"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--client", "12"], "client 12 is not there: clients are numbered from 0 to 11"),
+        (["--client", "0", "--view", "online"], "view is 'online': there are personal, global"),
+        (["--client", "all", "--output", "x.safetensors"], "give a folder"),
+        (["--client", "0", "--output", "x.pt2"], "--output x.pt2 is of the format torch"),
+        (["--client", "one"], "client is 'one': it must be a whole number or 'all'"),
+        ([], "required: --client"),
+    ],
+)
+def test_what_cannot_leave(run, arguments, why, capsys):
+    assert main(["export", str(run), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "ending"), ENDINGS.items())
+def test_a_folder_in_the_place_of_a_file(run, tmp_path, name, ending, capsys):
+    path = tmp_path / f"model{ending}"
+    path.mkdir()
+    arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
+    assert main([*arguments, "--output", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written: Is a directory; choose another --output" in said
+    assert said.count("\n") == 1
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_weights_of_several_nets_are_no_weights_of_one(mixed, capsys):
+    assert main(["export", str(mixed), "--client", "0"]) == 2
+    assert "give --format torch" in capsys.readouterr().err
+
+
+def test_without_the_data_set(tmp_path, monkeypatch, capsys):
+    """It is neither read nor made again."""
+    small(tmp_path / "run", rounds=1).run()
+    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("the data set was read"))
+    assert main(["export", str(tmp_path / "run"), "--client", "0", "--output", str(tmp_path / "out")]) == 0
+
+
+def test_a_damaged_record_of_the_division(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "partition.json"
+    content = json.loads(path.read_text())
+    for inputs in (3, {"dtype": "object", "mean": [], "std": [], "largest": None}):
+        path.write_text(json.dumps(content | {"inputs": inputs}))
+        assert main(["export", str(tmp_path / "run"), "--client", "0"]) == 2
+        assert "partition.json is damaged" in capsys.readouterr().err
+
+
+def blocks_of_page() -> list[str]:
+    return [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18"])
+def test_nets_of_torchvision_are_loaded_as_the_page_says(tmp_path, monkeypatch, name, capsys):
+    """In the names of the net, with all its buffers."""
+    data = Synthetic(train=40, test=20, shape=(3, 32, 32))
+    settings = {"data": data, "net": f"torchvision.models.{name}", "clients": 2, "participation": 1.0}
+    small(tmp_path / "run", rounds=1, **settings).run()
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "run", "--client", "1", "--output", "model.safetensors"]) == 0
+    made: dict[str, nn.Module] = {}
+    exec(blocks_of_page()[2].replace("mobilenet_v3_small", name), made)
+    models = load_models("run")
+    x, _ = models.batch(1)
+    torch.testing.assert_close(made["net"](x), models.scores(1, x)["personal"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_view_that_is_one_net_is_no_graph(tmp_path, capsys):
+    """FedRoD's common model, which it runs in two parts, of a net of BatchNorm."""
+    small(tmp_path / "run", method=METHODS["FedRoD"](), net=CNNB(), rounds=1).run()
+    arguments = ["export", str(tmp_path / "run"), "--client", "0", "--view", "global"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    weights, models = load_file(tmp_path / "client-0-global.safetensors"), load_models(tmp_path / "run")
+    net = models[0].module("global")
+    net.load_state_dict(weights)
+    assert sum(name.endswith("num_batches_tracked") for name in weights) == 4
+    x, _ = models.batch(0)
+    torch.testing.assert_close(net(x), models.scores(0, x)["global"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path):
+    blocks = blocks_of_page()
+    subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, check=True, capture_output=True)
+    code = "import sys; sys.modules['rayfl'] = None\n" + blocks[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split(",")) == 7
+
+
+def test_a_method_of_ones_own_and_the_home_folder(tmp_path, monkeypatch, capsys):
+    """The current folder's modules are found, as by ``rayfl run``; not where the run's folder has some."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Path("exported_method.py").write_text("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...\n")
+    tiny = "--engine Inline --loggers [] --data Synthetic --data.train 80 --net LeNet --rounds 1"
+    assert main(["run", *tiny.split(), "--method", "exported_method.Mine", "--output=~/run"]) == 0
+    for folder, code in (("home/run", 0), ("foreign", 2)):
+        sys.modules.pop("exported_method", None)
+        assert main(["export", folder, "--client", "1", "--output=~/models"]) == code
+        shutil.copytree("home/run", "foreign", dirs_exist_ok=True)
+        Path("foreign", "exported_method.py").write_text("raise SystemExit")
+    assert Path("home", "models", "client-1-personal.safetensors").exists()
+    assert main(["report", "home/run", "--save=~/table.csv"]) == 0
+    assert main(["figure", "rounds", "home/run", "--save=~/rounds.svg"]) == 0
+    assert {"table.csv", "rounds.svg"} <= {path.name for path in Path("home").iterdir()}

@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from rayfl import Result
+from rayfl.commands import figure, report
+from rayfl.errors import BadValue, Missing, Shortage, Unknown
+from rayfl.evaluation.run_records import run_folders
+from tests.support.federations import small
+from tests.support.records import write_run
+from tests.support.refusals import told
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of two methods, two parameters and two seeds, on three domains."""
+    for method in ("A", "B"):
+        for mu in (0.1, 10.0):
+            for seed in (0, 1):
+                path = tmp_path / "runs" / method / f"{mu}-{seed}"
+                domains = ("ink", "print", "paint")
+                write_run(path, method=method, mu=mu, seed=seed, rounds=4, domains=domains)
+    return str(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["rounds"],
+        ["rounds", "--quantity", "loss", "--panels", "ink,all", "--views", "personal,global"],
+        ["sweep", "--over", "method.mu", "--panels", "ink,all"],
+        ["bars", "--by", "method,method.mu", "--start", "5", "--size", "5,3", "--title", "All"],
+        ["radar", "--view", "global", "--size", "page", "--names", "ink=Ink"],
+        ["clients", "--by", "method", "--views", "personal,global"],
+    ],
+    ids=" ".join,
+)
+def test_every_kind_is_drawn(tmp_path, capsys, runs, options):
+    kind, *more = options
+    path = tmp_path / "new" / "picture.png"
+    assert figure.main([kind, runs, "--save", str(path), *more]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-1] == str(path)
+    colours = {tuple(c) for c in (255 * imread(path)[..., :3]).round().astype(int).reshape(-1, 3)}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the first two series
+
+
+def test_lines_are_called_as_in_papers_while_a_run_goes_on_and_after(tmp_path, capsys):
+    for method, end in (("FedCO2", None), ("DCPFL", 2)):
+        write_run(tmp_path / "runs" / method, method=method, rounds=4, stop_after=end, eval_every=1)
+    names = ["--names", "FedCO2=Ours", "DC-PFL, 2 rounds only=Others"]
+    save = ["--save", str(tmp_path / "x.svg"), *names]
+    assert figure.main(["bars", str(tmp_path / "runs"), *save]) == 0
+    assert report.main([str(tmp_path / "runs")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {"Fed-CO2", "DC-PFL"} <= {line[0] for line in lines if line}
+
+
+def test_the_labels_of_a_real_run(tmp_path):
+    small(tmp_path / "run", rounds=1, eval_every=0).run()
+    path = tmp_path / "labels.pdf"
+    assert figure.main(["labels", str(tmp_path / "run"), "--save", str(path)]) == 0
+    assert path.read_bytes().startswith(b"%PDF")
+
+
+def test_rounds_to_a_target_are_printed(tmp_path, capsys, runs):
+    arguments = ["rounds", f"{runs}/A/0.1-0", "--save", str(tmp_path / "x.png"), "--target", "10"]
+    assert figure.main(arguments) == 0
+    assert "rounds until 10 % are reached" in capsys.readouterr().out
+
+
+def test_runs_are_found_below_folders(runs):
+    found = run_folders([Path(runs, "B", "0.1-1"), Path(runs)])
+    assert len(found) == 8
+    assert [Result.load(path).config["seed"] for path in found[:2]] == [1, 0]
+
+
+def test_kinds_are_named(capsys):
+    with told(Missing, "KIND"):
+        assert figure.main([]) == 2
+    with told(Unknown, "kind"):
+        assert figure.main(["round"]) == 2
+    assert ", ".join(figure.KINDS) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "place"),
+    [
+        (["bar", "RUNS"], Unknown, "kind"),
+        (["rounds", "nothing"], Missing, "nothing"),
+        (["rounds", "RUNS", "--views", "online"], Unknown, "view"),
+        (["rounds", "RUNS", "--panels", "oil"], Unknown, "panels"),
+        (
+            ["rounds", "RUNS", "--quantity", "beauty"],
+            Unknown,
+            "quantity",
+        ),
+        (["bars", "RUNS", "--names", "A"], BadValue, "names"),
+        (["bars", "RUNS", "--size", "5,x"], BadValue, "size"),
+        (["bars", "RUNS", "--by", "colour"], Unknown, "by"),
+        (["sweep", "RUNS", "--over", "net"], BadValue, "over"),
+        (["labels", "RUNS"], Missing, "partition.json"),
+        (["bars", "RUNS", "--names"], Missing, "names"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, runs, options, kind, place):
+    arguments = [runs if o == "RUNS" else o for o in options]
+    with told(kind, place):
+        assert figure.main([*arguments, "--save", str(tmp_path / "x.png")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("rayfl: error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["file/x.png", "folder.png"])
+def test_a_place_that_cannot_be_written(tmp_path, runs, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    with told(Shortage, tmp_path / name):
+        assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
+
+
+@pytest.mark.parametrize("name", ["x.painting", "x", ".png", "x.pgf"])
+def test_a_picture_without_a_known_ending(tmp_path, runs, name):
+    with told(BadValue, "save"):
+        assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
+    assert not list(tmp_path.glob(f"{name}*"))

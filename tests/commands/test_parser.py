@@ -1,0 +1,815 @@
+"""Configurations: every object that can be configured is recorded and made again."""
+
+import errno
+import inspect
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import yaml
+
+import rayfl.data
+from rayfl import Federation, Finetune, Inline, Ray, Training, UserError, evaluation
+from rayfl.commands.run import federation_from, parser
+from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
+from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
+from rayfl.methods import METHODS, Ditto, FedAvg, FedCO2, FedProx
+from rayfl.nets import DSECNN, Architecture, LeNet
+from rayfl.record.cell import Cell
+from rayfl.run import main
+from rayfl.running.config import resumed
+from rayfl.settings.arguments import checked
+from rayfl.settings.description import PAPER_NAMES, deciding, dump, public_path
+from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
+from tests.support.federations import small
+from tests.support.refusals import refused
+
+CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
+DATA = [c for c in CLASSES if issubclass(c, Data)]
+PARTITIONS = [c for c in CLASSES if issubclass(c, Partition)]
+CONFIGURABLE = [*METHODS.values(), *DATA, *PARTITIONS, Inline, Ray, Training]
+CONFIGURABLE.remove(rayfl.data.Arrays)  # which only Python can make
+
+
+OBJECTS = {
+    Architecture: LeNet(),
+    Partition: rayfl.data.Dirichlet(alpha=0.25, min_samples=3),
+    Optimiser: Adam(beta1=0.5),
+    Schedule: Exponential(decay=0.9),
+}
+"""Base class -> an object."""
+
+
+def candidates(kind: Any, default: Any) -> list[Any]:
+    """Values of a type, of which a constructor may refuse some."""
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return list(typing.get_args(kind))
+    if origin in (typing.Union, UnionType):
+        return [v for part in typing.get_args(kind) for v in candidates(part, default)]
+    if origin is list:
+        return [[0.25, 0.5] if typing.get_args(kind) == (float,) else ["MNIST", "USPS"]]
+    if origin is dict:
+        return [{"amazon": 1}]
+    if origin is tuple:
+        return [tuple(7 + k for k, _ in enumerate(typing.get_args(kind)))]
+    for base, value in OBJECTS.items():
+        if inspect.isclass(kind) and issubclass(kind, base):
+            return [value]
+    return {
+        bool: [not default],
+        int: [3, 2, 30],
+        float: [0.125, 2.5e-7, 3.0],
+        str: ["float32", "uint8", "coarse", "somewhere"],
+        NoneType: [],
+    }[kind]
+
+
+def variants(cls: type) -> list[dict[str, Any]]:
+    """Every argument once with a value that is not the default."""
+    hints = typing.get_type_hints(cls.__init__)
+    found = []
+    for name, parameter in inspect.signature(cls).parameters.items():
+        for value in candidates(hints[name], parameter.default):
+            if value == parameter.default:
+                continue
+            try:
+                cls(**{name: value})
+            except UserError:
+                continue
+            found.append({name: value})
+            break
+        else:
+            pytest.fail(f"no value but the default was accepted for {cls.__name__}.{name}")
+    return found
+
+
+def around(made: Any, **arguments: Any) -> Federation:
+    """A federation with the object in its place."""
+    if isinstance(made, Partition):
+        return Federation(data=rayfl.data.Synthetic(partition=made), **arguments)
+    kinds = {Data: "data", Training: "training", (Inline, Ray): "engine"}
+    place = next((name for kind, name in kinds.items() if isinstance(made, kind)), "method")
+    return Federation(**{place: made}, **arguments)
+
+
+def again(federation: Federation, tmp_path: Path) -> Federation:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(federation))
+    return federation_from(["--config", str(path)])
+
+
+@pytest.mark.parametrize("cls", CONFIGURABLE, ids=lambda c: c.__name__)
+def test_what_is_recorded_is_made_again(cls: type, tmp_path: Path) -> None:
+    changes = variants(cls)
+    together: dict[str, Any] = {}
+    for change in changes:  # as many at once as go together
+        try:
+            cls(**together, **change)
+        except UserError:
+            continue
+        together |= change
+    for made in (cls(), cls(**together)):
+        federation = around(made)
+        assert dump(again(federation, tmp_path)) == dump(federation)
+    assert {name: getattr(made, name) for name in together} == together
+
+
+def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "net": DSECNN(G=3),
+        "clients": 3,
+        "participation": 0.5,
+        "rounds": 7,
+        "averaging": "uniform",
+        "eval_every": 2,
+        "protocol": evaluation.FediOS(),
+        "checkpoint_every": 0,
+        "on_bad_update": "drop",
+        "seed": 11,
+        "loggers": [],
+        "quiet": True,
+        "log_level": "debug",
+        "metrics": ["f1"],
+        "scoring": "together",
+        "eval_clients": 0.5,
+        "eval_draw": "anew",
+        "eval_points": "both",
+        "finetune": Finetune(epochs=2, lr=0.5, part="head", of="global"),
+        "unseen": "printed",
+        "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
+    }
+    objects = {"method", "data", "training", "sampling", "engine", "output"}
+    assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
+    found = again(Federation(**settings), tmp_path)
+    assert {name: getattr(found, name) for name in settings} == settings
+    recorded = yaml.safe_load(dump(Federation(**settings)))
+    assert recorded.keys() == (settings.keys() | objects) - {"output"}
+
+
+class Forgetful(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.other = factor
+
+
+def test_a_class_that_does_not_keep_an_argument_is_refused() -> None:
+    """A class that does not keep an argument is refused by name."""
+    with refused(BadCode, "Forgetful"):
+        dump(Federation(method=Forgetful()))
+
+
+def test_options_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(Federation(training=Training(lr=0.5, epochs=3), rounds=9)))
+    found = federation_from(["--config", str(path), "--training.lr", "0.25", "--rounds", "4"])
+    assert (found.training.lr, found.training.epochs, found.rounds) == (0.25, 3, 4)
+
+
+# ---- what cannot be used: code 2, one message, nothing started
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rounds: 3\nnonsense: 1\n",
+        "training:\n  nonsense: 1\n",
+        "rounds: [",
+        "rounds: many\n",
+        "- 1\n",
+        "rounds: 0\n",
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert main(["--config", str(path), "--output", str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("rayfl: error: ")
+    assert "Traceback" not in shown
+    assert not (tmp_path / "run").exists()
+
+
+FILES = [
+    ("rouns: 3\n", Unknown, "rouns"),
+    (
+        "training: {learning_rate: 1}\n",
+        Unknown,
+        "training.learning_rate",
+    ),
+    (
+        "training.moment: 0.5\n",
+        Unknown,
+        "training.moment",
+    ),
+    ("3: 4\n", Unknown, "3"),
+    ("training: [1]\n", BadValue, "training"),
+    ("training: {lr: 0.1, 1: 2}\n", BadValue, "training"),
+    ("rounds: [\n", Damaged, "config.yaml"),
+    ("rounds: 3\nrounds: 4\n", Damaged, "config.yaml"),
+    ("training.lr: 0.1\ntraining: {lr: 0.2}\n", Conflict, "training.lr"),
+    ("rounds: !!int x\n", Damaged, "config.yaml"),
+    ("cell: 2020-13-45\n", BadValue, "cell"),
+    (
+        "- a: b\n",
+        Damaged,
+        "config.yaml",
+    ),
+    ("\x00", Damaged, "config.yaml"),
+    ("rounds: null\n", BadValue, "rounds"),
+    ("data:\n", BadValue, "data"),
+    ("data: {class_path: Synthetic, init_args: }\n", BadValue, "data.init_args"),
+    (
+        "method: {class_path: Ditto, mu: 2}\n",
+        Conflict,
+        "method",
+    ),
+    (
+        "training: {schedule: {class_path: Cosine, warmup: 3}}\n",
+        Conflict,
+        "training.schedule",
+    ),
+    ("net: [LeNet, {class_path: FedGHCNN, number: 2}]\n", Conflict, "net"),
+    ("training: {lr: null}\n", BadValue, "training.lr"),
+    (
+        "data: {class_path: Synthetic, init_args: {partition: {class_path: IID, init_args: {alpha: 1}}}}\n",
+        Unknown,
+        "data.partition.alpha",
+    ),
+    (
+        "data: {class_path: Synthetic, init_args: {partition: {class_path: Dirichlet, "
+        "init_args: {alpha: null}}}}\n",
+        BadValue,
+        "data.partition.alpha",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "place"), FILES, ids=[repr(text)[:40] for text, *_ in FILES])
+def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, kind: type[UserError], place: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with refused(kind, place) as caught:
+        federation_from(["--config", str(path)])
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("training: {moment: 0.5}\n")
+    with refused(Unknown, "training.moment") as caught:
+        federation_from(["--config", str(path)])
+    said = f"{path}: training.moment is no option of Training; did you mean training.momentum? "
+    assert str(caught.value).startswith(said)
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("nowhere.yaml", "folder"):
+        with refused(Missing, tmp_path / name):
+            federation_from(["--config", str(tmp_path / name)])
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xff\x00")
+    with refused(Damaged, "binary"):
+        federation_from(["--config", str(tmp_path / "binary")])
+
+
+def test_a_name_that_nearly_comes_with_rayfl() -> None:
+    with refused(Unknown, "embeded/methods") as caught:
+        federation_from(["--config", "embeded/methods"])
+    assert "did you mean embedded/methods?" in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("rayfl.settings.yaml_file.open_file", refuse)
+    path = run_folder / "config.yaml"
+    for arguments in (["--config", str(path)], ["--resume", str(run_folder)]):
+        with refused(Missing, path):
+            federation_from(arguments)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "{}\n"])
+def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) -> None:
+    """It leaves all defaults, but the configuration of a run can only have been damaged."""
+    path = tmp_path / "blank.yaml"
+    path.write_text(text)
+    assert dump(federation_from(["--config", str(path)])) == dump(Federation())
+    assert federation_from(["--rounds", "3", f"--config={path}"]).rounds == 3
+    (run_folder / "config.yaml").write_text(text)
+    with refused(Damaged, "config.yaml"):
+        federation_from(["--resume", str(run_folder)])
+
+
+LINES = [
+    (
+        "--data Synthetic --data.partition IID --data.partition.alpha 1",
+        Unknown,
+        "data.partition.alpha",
+    ),
+    ("--method.help Nope", Unknown, "method"),
+    ("--data.partition.help Nope", Unknown, "data.partition"),
+    ("--engine Nope", Unknown, "engine"),
+    ("--cell foo", BadValue, "cell"),
+    ("--training {3:[4]}", BadValue, "training"),
+    ("--training {3:4", BadValue, "training"),
+    ("--training foo", BadValue, "training"),
+    (
+        "--data CIFAR10 --data.partition.alpha 0.1",
+        BadValue,
+        "data.partition",
+    ),
+    (
+        "--method rayfl.methods.Method",
+        BadValue,
+        "method",
+    ),
+    ("--training.lr inf", BadValue, "training.lr"),
+    ("--participation nan", BadValue, "participation"),
+    ("--rounds 1.5", BadValue, "rounds"),
+    ("--quiet maybe", BadValue, "quiet"),
+    ("--averaging foo", BadValue, "averaging"),
+    ("--engine Ray --engine.actors many", BadValue, "engine.actors"),
+    ("--data Synthetic --data.shape [3,8]", BadValue, "data.shape"),
+    (
+        "--data PACS --data.partition DomainDirichlet --data.partition.chosen {photo:1}",
+        BadValue,
+        "data.partition.chosen",
+    ),
+    ("--data Synthetic --data.train many", BadValue, "data.train"),
+    ("--method rayfl.data.IID", BadValue, "method"),
+    ("--method FedProx --method.mu", Missing, "method.mu"),
+    ("--data.partition --rounds 3", Missing, "data.partition"),
+    ("--data.partition.help", Missing, "data.partition.help"),
+    ("--engine.help", Missing, "engine.help"),
+    ("--method.of.mu 0.1", Unknown, "method.of"),
+    ("--training.lr --rounds 3", Missing, "training.lr"),
+    ("--method.mu 0.1 --method FedProx", Conflict, "method.mu"),
+    (
+        "--data.partition.alpha=1 --data.partition=Dirichlet",
+        Conflict,
+        "data.partition.alpha",
+    ),
+    ("-x", Unknown, "x"),
+    ("--rounds 3 4", Unknown, "4"),
+    ("--method", Missing, "method"),
+    ("--rounds", Missing, "rounds"),
+    ("--rounds null", BadValue, "rounds"),
+    ("--method null", BadValue, "method"),
+    (
+        "--method FedProx --method.mu null",
+        BadValue,
+        "method.mu",
+    ),
+    ("--data Synthetic --data.train null", BadValue, "data.train"),
+    ("--data Synthetic --data.shape null", BadValue, "data.shape"),
+    ("--engine.threads null", BadValue, "engine.threads"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "place"), LINES, ids=[options for options, *_ in LINES])
+def test_what_is_wrong_on_the_command_line(options: str, kind: type[UserError], place: str) -> None:
+    with refused(kind, place) as caught:
+        federation_from(options.split())
+    assert "\n" not in str(caught.value)
+
+
+HINTS = [
+    (
+        "--training.epoch 3",
+        Unknown,
+        "training.epoch",
+        "did you mean training.epochs? Choose one of batch_size, ",
+    ),
+    ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
+    ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
+    ("--rouns 3", Unknown, "rouns", "did you mean --rounds? --help lists all"),
+    ("--metric f1", Unknown, "metric", "did you mean --metrics?"),
+    ("--lr 0.1", Unknown, "lr", "did you mean --training.lr or --finetune.lr?"),
+    ("--partition IID", Unknown, "partition", "did you mean --data.partition?"),
+    ("--alpha 0.1", Unknown, "alpha", "did you mean --method.alpha or --data.partition.alpha?"),
+    ('--training {"schedul":1}', Unknown, "training.schedul", "did you mean training.schedule?"),
+    ("--method FedProx --method.m 1", Unknown, "method.m", "did you mean mu? Choose one of mu, "),
+    ("--method FedProxy", Unknown, "method", "did you mean FedProx? Choose one of APFL, "),
+    ("--data.help CIFAR11", Unknown, "data", "did you mean CIFAR10? Choose one of ArrayFiles, "),
+    ("--data.partition Nope", Unknown, "data.partition", "Choose one of ByUser, Dirichlet, "),
+    ("--method.help", Missing, "method.help", "write --method.help NAME. Choose one of APFL, "),
+    ("--quiet", Missing, "quiet", "write --quiet true"),
+    ("--loggers", Missing, "loggers", "write --loggers [ITEM,...]"),
+    ("FedAvg", Unknown, "FedAvg", "write --method FedAvg"),
+    ("mine.yaml", Unknown, "mine.yaml", "write --config mine.yaml"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "place", "hint"), HINTS, ids=[options for options, *_ in HINTS])
+def test_what_may_have_been_meant(options: str, kind: type[UserError], place: str, hint: str) -> None:
+    with refused(kind, place) as caught:
+        federation_from(options.split())
+    assert hint in str(caught.value)
+
+
+def test_null_where_it_means_something() -> None:
+    found = federation_from(["--averaging", "null", "--data.seed", "null"])
+    assert dump(found) == dump(Federation())
+
+
+def test_only_what_differs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the defaults of the classes that are named, whose names count as what differs."""
+    options = ["--method", "Ditto", "--method.mu", "3", "--seed", str(Federation().seed)]
+    with pytest.raises(SystemExit):
+        federation_from([*options, "--print_config", "skip_default"])
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed) == {"method": "rayfl.methods.Ditto", "method.mu": 3}
+
+
+class Switched(FedAvg):
+    sharing: Literal["on", "off"] = "on"
+
+
+@pytest.mark.parametrize("word", ["off", "on"])
+def test_a_choice_that_yaml_would_take_for_a_truth_value(word: str) -> None:
+    options = ["--method", f"{__name__}.Switched", "--method.sharing", word]
+    assert federation_from(options).method.sharing == word  # type: ignore[attr-defined]
+    with refused(BadValue, "method.sharing"):
+        federation_from([*options[:-1], "no"])
+
+
+def test_help_leads_to_all_options_and_to_no_base_class() -> None:
+    text = " ".join(parser().format_help().split())
+    for option in (
+        "--method.help FedCO2",
+        "--data.help CIFAR10",
+        "--data.partition.help Dir",
+        "--engine.help R",
+    ):
+        assert option in text
+    assert ", FedPer, " in text
+    assert "PartlyPersonal" not in text
+    assert "--training FILE YAML file with options of training." in text
+    assert "--rounds ROUNDS Number of rounds. (a whole number, at least 1; default: 20)" in text
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    federation = Federation(method=METHODS["FedProx"](mu=0.3), engine=Inline(), clients=5, rounds=5, seed=4)
+    (folder / "config.yaml").write_text(dump(federation))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--seed", "1"],
+        ["--method", "FedAvg"],
+        ["--training.lr", "0.5"],
+        ["--clients", "7"],
+        ["--data", "Synthetic"],
+        ["--output", "elsewhere"],
+        ["--net", "CNN"],
+    ],
+)
+def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options: list[str]) -> None:
+    with refused(Conflict, "resume") as caught:
+        federation_from(["--resume", str(run_folder), *options])
+    assert str(caught.value).endswith(f"; remove {options[0]}")
+
+
+def test_resume_refuses_a_configuration_beside_the_recorded_one(run_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("seed: 3\n")
+    with refused(Conflict, "resume") as caught:
+        federation_from(["--resume", str(run_folder), "--config", str(other)])
+    assert str(caught.value).endswith("; remove --config")
+
+
+def test_resume_takes_the_rest_from_the_run_folder(run_folder: Path) -> None:
+    found = federation_from(
+        ["--resume", str(run_folder), "--rounds", "9", "--checkpoint_every", "2", "--engine", "Ray"]
+    )
+    assert (found.rounds, found.checkpoint_every, found.seed) == (9, 2, 4)
+    assert found.method.mu == 0.3
+    assert isinstance(found.engine, Ray)
+    assert found.output == str(run_folder)
+    assert found.resumes
+
+
+def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: Path) -> None:
+    """A folder that is no run and a configuration that is damaged."""
+    with refused(Missing, tmp_path):
+        resumed(tmp_path)
+    (run_folder / "config.yaml").write_text("rounds: [")
+    with refused(Damaged, "config.yaml"):
+        resumed(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"method": FedCO2}, "method"),
+        ({"data": "Synthetic"}, "data"),
+        ({"engine": Inline}, "engine"),
+        ({"training": {"lr": 0.1}}, "training"),
+        ({"net": None}, "net"),
+        ({"clients": "5"}, "clients"),
+        ({"rounds": 2.0}, "rounds"),
+        ({"seed": None}, "seed"),
+        ({"participation": None}, "participation"),
+        ({"quiet": "no"}, "quiet"),
+        ({"averaging": "both"}, "averaging"),
+    ],
+)
+def test_values_of_other_types_are_refused_at_once(arguments, place):
+    with refused(BadValue, place):
+        Federation(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (lambda: FedCO2(mutual_epochs=1.5), "method.mutual_epochs"),
+        (lambda: Training(epochs=1.5), "training.epochs"),
+        (lambda: Synthetic(partition="IID"), "data.partition"),
+        (lambda: Inline(threads=1.5), "engine.threads"),
+        (lambda: Training(epochs="x"), "training.epochs"),
+        (lambda: Dirichlet(alpha="x"), "data.partition.alpha"),
+        (lambda: Converts(mu="x"), "method.mu"),
+    ],
+)
+def test_classes_refuse_values_of_other_types_themselves(make, place):
+    with refused(BadValue, place):
+        make()
+
+
+class Converts(FedAvg):
+    def __init__(self, mu: float = 1.0) -> None:
+        self.mu = mu * 2
+
+
+def test_arguments_that_do_not_exist_are_refused():
+    with refused(Unknown, "method.other"):
+        Converts(other=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fine"),
+    [
+        (True, int, False),
+        (np.int64(3), int, True),
+        (np.float32(0.5), float, True),
+        (np.True_, bool, True),
+        (3, float, True),
+        ("abc", list[str], False),
+        (["a", 1], list[str], False),
+        (["a"], list[str], True),
+        ((1, 2), tuple[int, int, int], False),
+        ([1, 2, 3], tuple[int, int, int], True),
+        ({"a": "b"}, dict[str, int], False),
+        ({"a": 1}, dict[str, int] | None, True),
+        (np.zeros(2), Literal["a"], False),
+        (True, Literal[1], False),
+    ],
+)
+def test_what_fits_a_type(value, kind, fine):
+    if fine:
+        checked("option", value, kind)
+    else:
+        with refused(BadValue, "option"):
+            checked("option", value, kind)
+
+
+def test_what_a_configuration_cannot_hold_is_refused():
+    for value in ({1, 2}, len):
+        with refused(BadValue, "method.mu"):
+            Federation(method=Held(value))
+
+
+class Held(FedAvg):
+    def __init__(self, mu):
+        super().__init__()
+        self.mu = mu
+
+
+def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
+    """They come out of ranges and of pathlib, in notebooks."""
+    plain = small(tmp_path, method=FedCO2(mu=0.5), clients=3, participation=0.5, seed=2)
+    other = small(
+        tmp_path / "run",
+        method=FedCO2(mu=np.float64(0.5)),
+        data=replace(plain.data, train=np.int64(900), partition=Dirichlet(alpha=np.float64(1.0))),
+        training=Training(lr=np.linspace(0, 0.05, 2)[1], batch_size=20, momentum=0.5),
+        clients=np.int64(3),
+        participation=np.float32(0.5),
+        seed=np.int64(2),
+    )
+    assert dump(other) == dump(plain)
+    assert other.run().complete
+    root = CIFAR10(root=tmp_path)
+    assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)
+
+
+def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
+    """In any order, and beside nests."""
+    dotted = {
+        "data.partition.alpha": 0.3,
+        "method.mu": 0.25,
+        "method": "FedCO2",
+        "data.root": "somewhere",
+        "data": "CIFAR10",
+        "data.partition": "Dirichlet",
+        "training.lr": 0.2,
+        "training": {"epochs": 2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2}},
+        "engine.stack": 8,
+    }
+    nested = {
+        "method": {"class_path": "FedCO2", "init_args": {"mu": 0.25}},
+        "data": {
+            "class_path": "CIFAR10",
+            "init_args": {
+                "root": "somewhere",
+                "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}},
+            },
+        },
+        "training": {"epochs": 2, "lr": 0.2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2, "stack": 8}},
+    }
+    made = []
+    for name, settings in (("dotted", dotted), ("nested", nested)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(settings, sort_keys=False))
+        made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
+    assert made[0] == made[1]
+    assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
+
+
+@pytest.mark.parametrize("name", PAPER_NAMES)
+def test_a_method_is_named_by_its_class_or_as_in_its_paper(tmp_path: Path, name: str):
+    """On the command line, in files, and inside of another method; config.yaml has its path."""
+    paper, file = PAPER_NAMES[name], tmp_path / "a.yaml"
+    file.write_text(f"method: {paper}\n")
+    for arguments in (["--method", paper], [f"--method={paper}"], ["--config", str(file)]):
+        federation = federation_from(arguments)
+        assert type(federation.method) is METHODS[name]
+        assert yaml.safe_load(dump(federation))["method"]["class_path"] == f"rayfl.methods.{name}"
+
+
+def test_methods_inside_of_others_are_named_as_in_their_papers(tmp_path: Path):
+    file = tmp_path / "a.yaml"
+    file.write_text("method: {class_path: TopK, init_args: {of: LG-FedAvg}}\n")
+    for arguments in (["--method", "TopK", "--method.of", "LG-FedAvg"], ["--config", str(file)]):
+        method = yaml.safe_load(dump(federation_from(arguments)))["method"]
+        assert method["init_args"]["of"]["class_path"] == "rayfl.methods.LGFedAvg"
+
+
+def test_dotted_names_inside_of_nests(tmp_path: Path):
+    """They are options of the class that stands beside them, and not of the default."""
+    file, training = tmp_path / "a.yaml", tmp_path / "training.yaml"
+    file.write_text(
+        "training: {schedule: Cosine, schedule.warmup: 3}\n"
+        "method: {class_path: TopK, init_args: {of: FedProx, of.mu: 0.7}}\n"
+        "data: {class_path: DigitsFive, init_args: {partition: {class_path: DomainDirichlet, "
+        "init_args: {thin: {a.b: 2}}}}}\n"
+    )
+    training.write_text("schedule: Cosine\nschedule.warmup: 3\n")
+    found = federation_from(["--config", str(file)])
+    assert found.training == Training(schedule=Cosine(warmup=3))
+    assert str(found.method.of) == str(FedProx(mu=0.7))
+    assert found.data.partition.thin == {"a.b": 2}
+    assert federation_from(["--training", str(training)]).training == found.training
+    inline = "{schedule: Cosine, schedule.warmup: 3}"
+    assert federation_from([f"--training={inline}"]).training == found.training
+
+
+def test_another_method_has_its_own_options(tmp_path: Path):
+    """The ``mu`` of Ditto, which the configuration of a run names, is not that of FedProx."""
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(Federation(method=Ditto(), data=Synthetic(val_fraction=0.2))))
+    found = federation_from(["--config", str(file), "--method", "FedProx", "--data", "EmbeddedDigits"])
+    assert found.method.mu == FedProx().mu
+    assert found.data.val_fraction == 0
+    assert federation_from(["--config", str(file), "--method", "Ditto"]).method.mu == 1
+
+
+@pytest.mark.parametrize("settings", [{"clients": 3, "clients.x": 1}, {"method": None, "method.mu": 1}])
+def test_a_dotted_name_below_no_options_is_refused(settings, tmp_path: Path):
+    """A dotted name below something without options is refused."""
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    option = list(settings)[1]
+    with refused(Conflict, option):
+        federation_from(["--config", str(file)])
+
+
+@pytest.mark.parametrize("changed", [["net=LeNet", "rounds=1"], ["net=LeNet"]])
+def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
+    run = tmp_path / "run"
+    small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
+    assert resumed(run).cell == resumed(run, {"rounds": 1}).cell == Cell("t1", "FedAvg", "even", changed)
+    resumed(run, {"rounds": 2, "quiet": True}).run()
+    cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
+    assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=LeNet", "rounds=2"]}
+
+
+class Own(Federation):
+    """A federation of a user's own."""
+
+
+def test_no_configuration_records_a_federation_of_ones_own():
+    """What a resumed run would silently do without is refused."""
+    with refused(BadCode, "Own"):
+        Own()
+
+
+class Inner(FedAvg):
+    """A method with a part of one class, and a text."""
+
+    division: Dirichlet = Dirichlet(alpha=0.3)
+    note: str = ""
+
+
+def test_texts_and_parts_come_back(tmp_path: Path) -> None:
+    """Texts that look like numbers, to this reader or another one; and a part that can be of one class."""
+    for note in ("1e3", "010", "08", "1:30", "1_000", ".5"):
+        given = Federation(method=Inner(note=note, division=Dirichlet(alpha=0.7)))
+        assert str(again(given, tmp_path).method) == str(given.method)
+
+
+class TakesMore(FedAvg):
+    def __init__(self, **more: float) -> None:
+        self.more = more
+
+
+@dataclass(frozen=True)
+class Warmed(Training):
+    """Training of a user's own."""
+
+
+def local() -> FedAvg:
+    class Local(FedAvg): ...
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "place"),
+    [
+        ({"method": Converts()}, BadCode, "method.mu"),
+        ({"method": TakesMore()}, BadCode, "method.more"),
+        ({"method": Held(Dirichlet())}, Conflict, "method.mu.alpha"),
+        ({"method": local()}, BadValue, "method"),
+        ({"training": Warmed()}, BadValue, "training"),
+    ],
+)
+def test_what_does_not_come_back_is_refused(
+    settings: dict[str, Any], kind: type[UserError], place: str, tmp_path: Path
+) -> None:
+    """Before anything is written: nobody could go on with such a run."""
+    with refused(kind, place):
+        small(tmp_path / "run", **settings).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_are_decimal_and_of_32_bits() -> None:
+    assert federation_from(["--seed", "010", "--rounds", "08"]).seed == 10
+    for name, value in {"rounds": "1:30", "eval_clients": "1:30.5", "training.lr": "1e39"}.items():
+        with refused(BadValue, name):
+            federation_from([f"--{name}", value])
+
+
+def test_classes_are_named_by_the_path_that_users_write():
+    """Files may move; the path of a class stays."""
+    config = yaml.safe_load(dump(Federation(engine=Inline())))
+    named = [config[name]["class_path"] for name in ("method", "data", "engine")]
+    assert named == ["rayfl.methods.FedBN", "rayfl.data.EmbeddedDigits", "rayfl.engine.Inline"]
+    assert config["data"]["init_args"]["partition"]["class_path"] == "rayfl.data.DomainPerClient"
+    assert public_path(Forgetful) == f"{__name__}.Forgetful"
+
+
+def test_what_decides_the_numbers():
+    """Everything but where files are, what runs the clients, and what may change on resume."""
+    one, other = (
+        Federation(),
+        Federation(rounds=3, checkpoint_every=1, quiet=True, loggers=[], output="x"),
+    )
+    other.engine = Inline(threads=2)
+    assert one.deciding() == other.deciding()
+    here, there = (Federation(data=MNIST(root=root, verify=root == "here")) for root in ("here", "there"))
+    assert here.deciding() == there.deciding()
+    for changed in (
+        Federation(seed=1),
+        Federation(training=Training(lr=0.2)),
+        Federation(data=EmbeddedDigits(seed=3)),
+    ):
+        assert one.deciding() != changed.deciding()
+    assert one.deciding()["method"] == "rayfl.methods.FedBN"
+    assert deciding({"a": {"b": [1, float("nan")]}, "c": float("inf")}) == {
+        "a.b": [1, "NaN"],
+        "c": "Infinity",
+    }
+    assert one.deciding()["training.lr"] == Training().lr

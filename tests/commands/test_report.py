@@ -1,0 +1,166 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfl import Result, evaluation
+from rayfl.commands import figure, report
+from rayfl.errors import BadValue, Missing, Unknown
+from rayfl.report.formats import ENDINGS
+from tests.support.records import write_run
+from tests.support.refusals import told
+
+
+def test_the_command_compares_runs(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+    assert report.main([*runs, runs[0]]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "FedAvg" in out
+
+
+def test_the_table_is_written_in_every_format(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+    files = [str(tmp_path / f"out{ending}") for ending in ENDINGS]
+    assert report.main([*runs, "--save", *files]) == 0
+    assert capsys.readouterr().err == ""
+    for file in files:
+        text = Path(file).read_text()
+        assert "FedAvg" in text
+        if not file.endswith((".csv", ".json")):
+            assert "sample standard deviation over seeds" in text
+
+
+def words(capsys):
+    """What was printed; lines are as long as the table."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+def figures_of(tmp_path, *runs):
+    """What ``--save`` writes of runs: of each row its seeds and headline, and the tests."""
+    assert report.main([*map(str, runs), "--save", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    keys = ("method", "seeds", "headline", "headline_std")
+    return [[row[key] for key in keys] for row in found["cells"]], [test["seeds"] for test in found["tests"]]
+
+
+def test_a_copied_or_linked_run_counts_once(tmp_path, capsys):
+    """Also one that was copied while it ran, and one that was recorded with another metric."""
+    runs = [write_run(tmp_path / f"runs/{m}{s}", method=m, seed=s) for m in ("A", "B") for s in range(2)]
+    whole = figures_of(tmp_path, *runs)
+    assert [row[1] for row in whole[0]] == [[0, 1], [0, 1]]
+    others = [shutil.copytree(runs[0], tmp_path / "copies" / str(k)) for k in range(3)]
+    others.append(write_run(tmp_path / "copies" / "begun", method="A", stop_after=4))
+    (tmp_path / "link").symlink_to(runs[1])
+    capsys.readouterr()
+    assert figures_of(tmp_path, *runs, tmp_path / "copies", tmp_path / "link") == whole
+    out = capsys.readouterr().out
+    assert all(f"{other}" in out for other in [*others, tmp_path / "link"])
+    save = ["--save", str(tmp_path / "x.png")]
+    assert figure.main(["bars", str(tmp_path / "runs"), str(tmp_path / "copies"), *save]) == 0
+    assert str(others[0]) in capsys.readouterr().err
+
+
+def test_runs_of_one_seed_with_other_numbers_have_no_mean(tmp_path, capsys):
+    for name, run in {"a": {}, "b": {"level": 0.7}, "c": {"seed": 1}, "d": {"method": "FedBN"}}.items():
+        write_run(tmp_path / "runs" / name, **run)
+    ((_, *averaged), (_, _, alone, _)), _ = figures_of(tmp_path, tmp_path / "runs")
+    assert averaged == [[0, 1], None, None]
+    assert alone is not None
+    out = "".join(capsys.readouterr().out.split())  # lines are as long as the table
+    assert (
+        f"FedAvg: no mean, because seed 0 has different numbers in {tmp_path}/runs/a".replace(" ", "") in out
+    )
+    assert figure.main(["bars", str(tmp_path / "runs"), "--save", str(tmp_path / "x.png")]) == 2
+    assert f"{tmp_path}/runs/a and {tmp_path}/runs/b" in capsys.readouterr().err
+
+
+def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
+    """As a run with that protocol would have had it; what was not recorded is said, and has no figure."""
+    wanted = evaluation.Default(view="global", average="pooled", choose="last_k", k=3)
+    there = Result.load(write_run(tmp_path / "wanted", protocol=wanted, eval_every=1))
+    write_run(tmp_path / "run", eval_every=1)
+    write_run(tmp_path / "after", protocol=evaluation.DCPFL(), val=False)
+    (config := tmp_path / "run" / "config.yaml").write_text(config.read_text().replace("'k': 5", "'k': 3"))
+    options = ["--view", "global", "--average", "pooled", "--choose", "last_k"]
+    ((*_, headline, _),), _ = figures_of(tmp_path, tmp_path / "run", *options)
+    assert headline == pytest.approx(100 * there.accuracy)
+    runs = [tmp_path / "run", tmp_path / "after"]
+    (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--point", "after_training")[0]
+    assert first is None
+    assert second == pytest.approx(100 * Result.load(tmp_path / "after").accuracy)
+    assert "not recorded: personal, after training." in words(capsys)
+    (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--choose", "best_val")[0]
+    assert (first is None, second) == (False, None)
+    assert "not recorded: scores on validation data, after training." in words(capsys)
+    write_run(tmp_path / "seldom", eval_every=5)
+    assert report.main([str(tmp_path / "seldom"), "--choose", "last_k"]) == 0
+    assert "4 of the 5 rounds that count were not evaluated" in words(capsys)
+    for kind, *more in (["rounds", "--average", "pooled"], ["bars", "--choose", "last_k"], ["clients"]):
+        save = [*map(str, runs), "--save", str(tmp_path / "x.png"), "--point", "after_training", *more]
+        assert figure.main([kind, *save]) == 0
+        assert f"not recorded: personal, after training ({runs[0]})" in capsys.readouterr().err
+
+
+def test_runs_that_a_headline_makes_alike_count_once(tmp_path):
+    for average in ("mean_clients", "pooled"):
+        write_run(tmp_path / "runs" / average, protocol=evaluation.Default(average=average))
+    ((_, seeds, headline, deviation),), _ = figures_of(tmp_path, tmp_path / "runs", "--average", "pooled")
+    assert (seeds, headline is None, deviation) == ([0], False, None)
+
+
+def test_the_columns_of_a_table_can_be_chosen(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / m, method=m)) for m in ("A", "B")]
+    files = [str(tmp_path / name) for name in ("x.tex", "x.csv")]
+    assert report.main([*runs, "--columns", "method,headline,last round", "--save", *files]) == 0
+    assert "up per" not in capsys.readouterr().out
+    lines = Path(files[0]).read_text().splitlines()
+    assert "method & headline & last round \\\\" in lines
+    assert sum(line.count("&") == 2 for line in lines) == 3
+    assert Path(files[1]).read_text().splitlines()[0].startswith("method,data,partition,")
+
+
+def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
+    runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert report.main(runs) == 0
+    assert "…" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "place"),
+    [
+        (["nothing"], Missing, "nothing"),
+        (["run", "--view", "online"], Unknown, "view"),
+        (["run", "--point", "after_training"], Unknown, "point"),
+        (["run", "--save", "a.md", "a.pdf"], BadValue, "a.pdf"),
+        (
+            ["run", "--columns", "headlin"],
+            Unknown,
+            "columns",
+        ),
+        (["run", "--by", "colour"], Unknown, "by"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, arguments, kind, place):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("run"))
+    with told(kind, place):
+        assert report.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("rayfl: error: ")
+    assert err.count("\n") == 1
+
+
+def test_it_runs_as_a_module(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "rayfl.report", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"rayfl: error: {tmp_path} is not a run folder: it has no config.yaml\n"
+    done = subprocess.run([sys.executable, "-m", "rayfl.report"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "RUN" in done.stderr

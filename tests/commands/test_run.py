@@ -1,0 +1,201 @@
+"""The command line: what a user types, and what he is told when it cannot work."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayfl import Federation, Inline
+from rayfl.commands.run import federation_from
+from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
+from rayfl.evaluation.run_records import Result
+from rayfl.run import main
+from rayfl.settings.description import dump
+from tests.support.refusals import told
+
+TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
+TINY += ["--net", "LeNet", "--rounds", "2", "--loggers", "[]"]
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "run"
+    options = ["--method", "FedCO2", "--method.intra", "none", "--method.inter", "none", "--clients", "10"]
+    options += ["--data.partition", "Dirichlet", "--data.partition.alpha", "0.3", "--participation", "0.3"]
+    options += ["--data.partition.min_samples", "1"]
+    assert main([*TINY, *options, "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    for word in ("Fed-CO2", "Dirichlet", "round 2/2", "worst decile", "online", "offline", str(output)):
+        assert word in shown
+    config = yaml.safe_load((output / "config.yaml").read_text())
+    assert config["method"]["init_args"]["intra"] == "none"
+    assert config["data"]["init_args"]["partition"]["init_args"]["alpha"] == 0.3
+    assert config["engine"]["init_args"]["memory_format"] == "channels_last"
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [len(line["cohort"]) for line in lines] == [3, 3]
+    for name in ("environment.json", "partition.json", "engine.jsonl", "clients.parquet", "summary.json"):
+        assert (output / name).exists()
+
+
+def test_config_of_a_run_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
+    assert main([*TINY, "--output", str(tmp_path / "a"), "--method", "SCAFFOLD"]) == 0
+    config = str(tmp_path / "a" / "config.yaml")
+    assert main(["--config", config, "--output", str(tmp_path / "b")]) == 0
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
+
+
+def test_defaults_are_those_of_the_quickstart() -> None:
+    quickstart = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+    assert dump(federation_from(["--config", str(quickstart)])) == dump(Federation(clients=5))
+    assert dump(federation_from([])) == dump(Federation())
+
+
+def test_a_method_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from rayfl.methods import FedAvg\n"
+        "class Half(FedAvg):\n"
+        "    def __init__(self, factor: float = 0.5) -> None:\n"
+        "        self.factor = factor\n"
+        "    def aggregate(self, server, up, cohort):\n"
+        "        change = up['weights'] - server['weights']\n"
+        "        return {'weights': server['weights'] + self.factor * change}\n"
+    )
+    command = [sys.executable, "-m", "rayfl.run", *TINY, "--method", "mine.Half", "--method.factor", "0.25"]
+    done = subprocess.run([*command, "--output", "run"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["method"] == {"class_path": "mine.Half", "init_args": {"factor": 0.25}}
+
+
+BAD: list[tuple[str, type[UserError], str]] = [
+    ("--methd FedAvg", Unknown, "methd"),
+    ("--training.epoch 3", Unknown, "training.epoch"),
+    ("--method FedAvgg", Unknown, "method"),
+    ("--method.lam 1", Unknown, "method.lam"),
+    ("--method FedProx --method.mu -1", BadValue, "method.mu"),
+    ("--method FedCO2 --method.intra sideways", BadValue, "method.intra"),
+    ("--training.lr -1", BadValue, "training.lr"),
+    ("--training.lr .nan", BadValue, "training.lr"),
+    ("--training.epochs many", BadValue, "training.epochs"),
+    ("--training.batch_size 1 --net CNNB", Conflict, "training.batch_size"),
+    ("--participation 0", BadValue, "participation"),
+    ("--participation 1.5", BadValue, "participation"),
+    ("--rounds 0", BadValue, "rounds"),
+    ("--clients 0", BadValue, "clients"),
+    ("--eval_every -1", BadValue, "eval_every"),
+    ("--clients 201", Conflict, "clients"),
+    ("--net lennet", Unknown, "net"),
+    ("--data.shape [3,8,8]", Conflict, "net"),
+    ("--net no.such.net", Missing, "net"),
+    ("--data CIFAR10 --data.root nowhere", Missing, "batches.meta"),
+    ("--data.partition Dirichlett", Unknown, "data.partition"),
+    ("--data.partition Dirichlet --data.partition.alpha 0", BadValue, "data.partition.alpha"),
+    (
+        "--data.partition Pathological --data.partition.classes_per_client 3 --clients 7",
+        Conflict,
+        "data.partition",
+    ),
+    ("--protocol FDSE", Conflict, "protocol"),
+    ("--protocol none", Unknown, "protocol"),
+    ("--engine.device cuda", Missing, "engine.device"),
+    ("--engine.threads 0", BadValue, "engine.threads"),
+    ("--engine Ray --engine.actors 2 --engine.clients_per_actor 1", Conflict, "engine.actors"),
+    ("--config nowhere.yaml", Missing, "nowhere.yaml"),
+    ("--resume nowhere", Missing, "nowhere"),
+    ("--seed x", BadValue, "seed"),
+    (f"--seed {2**63}", BadValue, "seed"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "place"), BAD, ids=[b[0] for b in BAD])
+def test_bad_input(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: str,
+    kind: type[UserError],
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    output = tmp_path / "run"
+    given = [] if "--resume" in options else [*TINY, "--output", str(output)]
+    for chosen in ("--data", "--net", "--engine", "--rounds"):
+        if f"{chosen} " in options:  # only one of each may be given
+            k = given.index(chosen)
+            stop = 6 if chosen == "--data" else 2
+            del given[k : k + stop]
+    with told(kind, place):
+        assert main([*given, *options.split()]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("rayfl: error: ")
+    assert "Traceback" not in said.err
+    assert not output.exists(), "something was written before the settings were checked"
+
+
+def test_an_existing_run_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with told(InUse, tmp_path):
+        assert main([*TINY, "--output", str(tmp_path)]) == 2
+    assert "--resume" not in capsys.readouterr().err, "there is no run"
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--output", str(tmp_path / "run")]) == 0
+    with told(Conflict, "resume"):
+        assert main(["--resume", str(tmp_path / "run"), "--seed", "3"]) == 2
+    with pytest.raises(SystemExit):  # when it has printed, and run nothing
+        main(["--resume", str(tmp_path / "run"), "--rounds", "4", "--print_config"])
+    assert "rounds: 4" in capsys.readouterr().out
+    assert main(["--resume", str(tmp_path / "run"), "--rounds", "3"]) == 0
+    assert len(Result.load(tmp_path / "run").rounds) == 3
+
+
+def test_a_full_disk_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever library has met it, and whatever it raises then."""
+
+    def full(folder: object) -> None:
+        raise ValueError("no table") from OSError(errno.ENOSPC, "no bytes written")
+
+    monkeypatch.setattr("rayfl.federation.finish", full)
+    assert main([*TINY, "--output", str(tmp_path / "run")]) == 2
+    line = f"No space left on device: make room; then go on with --resume {tmp_path / 'run'}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"rayfl: error: {line}"
+
+
+def test_an_interrupt_before_the_first_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(federation: Federation) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Federation, "run", interrupted)
+    assert main(TINY) == 130
+    assert capsys.readouterr().err == "rayfl: interrupted\n"
+
+
+def test_help_explains_methods_and_options() -> None:
+    for options, says in [
+        (["--help"], "default: [tensorboard]"),
+        (["--method.help", "FedCO2"], "foreign classifier"),
+    ]:
+        done = subprocess.run(
+            [sys.executable, "-m", "rayfl.run", *options], capture_output=True, text=True, check=True
+        )
+        assert says in done.stdout
+
+
+def test_print_config_can_be_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rayfl.run", *TINY, "--method", "Ditto", "--print_config"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (tmp_path / "config.yaml").write_text(printed)
+    federation = federation_from(["--config", str(tmp_path / "config.yaml")])
+    assert type(federation.method).__name__ == "Ditto"
+    assert isinstance(federation.engine, Inline)

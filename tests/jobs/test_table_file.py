@@ -1,0 +1,188 @@
+"""Table files: layers of settings, and what is said of bad ones."""
+
+from pathlib import Path
+
+import pytest
+
+from rayfl import Federation, UserError
+from rayfl.commands.data import main as look_at
+from rayfl.commands.run import federation_from
+from rayfl.data import MNIST, EmbeddedDigits
+from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
+from rayfl.jobs.table_file import Table, first_seeds
+from rayfl.methods import METHODS
+from rayfl.settings.description import dump
+from rayfl.settings.reader import layered
+from rayfl.tune.space import Space
+from tests.support.refusals import refused
+from tests.support.tables import TINY, write
+
+
+def test_later_layers_win(tmp_path):
+    table = Table.load(write(tmp_path))
+    settings = table.settings("Prox", "by class", {"training.batch_size": 30, "seed": 3})
+    assert settings["method"] == "FedProx"
+    assert settings["method.mu"] == 0.5
+    assert settings["data.partition"] == "Dirichlet"
+    assert settings["training.batch_size"] == 30
+    assert table.settings("Prox", "even")["method.mu"] == 0.1
+    place = {"table": "tiny", "row": "Prox", "column": "by class", "changed": ["training.batch_size=30"]}
+    assert settings["cell"] == place
+
+
+def test_options_of_one_class_are_not_given_to_another():
+    base = {"data": "CIFAR10", "data.partition": "Dirichlet", "data.partition.alpha": 0.3, "clients": 4}
+    assert layered(base, {"data": "Synthetic"}) == {"data": "Synthetic", "clients": 4}
+    assert layered(base, {"data.partition": "IID"}) == {
+        "data": "CIFAR10",
+        "data.partition": "IID",
+        "clients": 4,
+    }
+    assert layered(base, {"data": "CIFAR10", "data.noise": 5}) == base | {"data.noise": 5}
+
+
+def test_methods_that_are_missing(tmp_path):
+    """A row whose method rayfl does not have yet says so; any other unknown method is refused."""
+    for wrong, kind, place in (
+        (TINY.replace("method: FedAvg", "method: FedAvgg"), Unknown, "method"),
+        (TINY.replace("[FedNova]", "[]"), Unknown, "method"),
+        (TINY.replace("[FedNova]", "[FedNova, FedAvg]"), Conflict, "missing"),
+        (TINY.replace("[FedNova]", "[FedNova, Other]"), Conflict, "missing"),
+    ):
+        with refused(kind, place):
+            Table.load(write(tmp_path, wrong))
+    table = Table.load(write(tmp_path))
+    assert table.lacks({"method": "FedNova"}) == "FedNova"
+    assert table.lacks({"method": "mine.Own"}) is None
+
+
+def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
+    table = Table.load(write(tmp_path, TINY.replace("data: Synthetic", "data: MNIST")))
+    monkeypatch.setenv("RAYFL_DATA", "/there")
+    assert table.settings("FedAvg", "even")["data.root"] == "/there"
+    assert table.settings("FedAvg", "even", {"data.root": "/here"})["data.root"] == "/here"
+    assert "data.root" not in table.settings("FedAvg", "even", {"data": "Synthetic"})
+    monkeypatch.delenv("RAYFL_DATA")
+    assert "data.root" not in table.settings("FedAvg", "even")
+
+
+def root_of(*arguments):
+    data = federation_from(list(arguments)).data
+    assert isinstance(data, MNIST)
+    return data.root
+
+
+def test_a_run_finds_its_data_by_the_environment(monkeypatch):
+    monkeypatch.setenv("RAYFL_DATA", "/there")
+    assert root_of("--data", "MNIST") == "/there"
+    assert root_of("--data", "MNIST", "--data.root", "/here") == "/here"
+    assert isinstance(federation_from([]).data, EmbeddedDigits)
+    monkeypatch.delenv("RAYFL_DATA")
+    assert root_of("--data", "MNIST") is None
+
+
+def test_looking_at_data_finds_them_by_the_environment(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYFL_DATA", str(tmp_path / "there"))
+    assert look_at(["show", "--data", "MNIST"]) == 2
+    assert f"{tmp_path / 'there'}" in capsys.readouterr().err
+
+
+def test_seeds(tmp_path):
+    table = Table.load(write(tmp_path))
+    assert first_seeds(table.seeds, None) == (0, 5)
+    assert first_seeds(table.seeds, 1) == (0,)
+    assert first_seeds(table.seeds, 4) == (0, 5, 1, 2)
+    for count in (0, 1001):
+        with refused(BadValue, "seeds"):
+            first_seeds(table.seeds, count)
+    assert len(first_seeds(table.seeds, 1000)) == 1000
+
+
+def test_a_cell_with_options_of_the_command_line(tmp_path):
+    path = write(tmp_path)
+    cell = ["--config", path, "--row", "FedAvg", "--column", "even"]
+    found = federation_from([*cell, "--rounds", "9", "--engine=Inline"])
+    assert (str(found.net), found.rounds, str(found.engine)) == ("LeNet", 9, "Inline()")
+    assert found.cell.changed == ["rounds=9"]
+
+
+def test_another_class_drops_options_of_a_cell(tmp_path):
+    path = write(tmp_path)
+    found = federation_from(
+        ["--config", path, "--row", "FedAvg", "--column", "even", "--data", "EmbeddedDigits"]
+    )
+    assert dump(Federation(data=found.data)) == dump(Federation())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "place"),
+    [
+        ("--row FedAvg", Conflict, "row"),
+        ("--config {path}", Missing, "row"),
+        ("--config {path} --row FedAvg", Missing, "column"),
+        ("--config {path} --row FedAgv --column even", Unknown, "row"),
+        ("--config {path} --row FedAvg --column odd", Unknown, "column"),
+        ("--config {path} --config x.yaml --row FedAvg --column even", Conflict, "config"),
+        ("--config {path} --row FedNova* --column even", Unknown, "method"),
+    ],
+)
+def test_bad_choices(tmp_path, arguments, kind, place):
+    given = [a.replace("FedNova*", "FedNova (ours)") for a in arguments.format(path=write(tmp_path)).split()]
+    if "FedNova" in arguments and "FedNova" in METHODS:
+        pytest.skip("rayfl has FedNova")
+    with refused(kind, place):
+        federation_from(given)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "place"),
+    [
+        ("title:", "tilte:", Unknown, "tilte"),
+        ("table: tiny", "table:", BadValue, "table"),
+        ("seeds: [0, 5]", "seeds: 3", BadValue, "seeds"),
+        ("seeds: [0, 5]", "reference: Proxx", Unknown, "reference"),
+        ("    method: FedAvg\n", "", Missing, "rows.FedAvg"),
+        ("      by class: {method.mu: 0.5}", "      odd: {}", Unknown, "rows.Prox.at"),
+        ("  Prox:", "  FedAvg:", Damaged, "table.yaml"),
+        ("  Prox:", "  fed avg:\n    method: FedAvg\n  Fed-avg:", Conflict, "table.yaml"),
+        ("  even:\n    data.partition: IID", "  even: 3", BadValue, "columns.even"),
+        ("rows:", "rows: [", Damaged, "table.yaml"),
+        ("[0, 5]", "[0, 0]", BadValue, "seeds"),
+        ("  net: LeNet", "  seed: 3", Conflict, "base.seed"),
+        ("    data.partition: IID", "    output: x", Conflict, "columns.even.output"),
+        ("    method: FedAvg\n", "    method: FedAvg\n    seed: 3\n", Conflict, "rows.FedAvg.seed"),
+        ("{method.mu: 0.5}", "{resume: runs/x}", Conflict, "rows.Prox.at.by class.resume"),
+    ],
+)
+def test_bad_files(tmp_path: Path, old: str, new: str, kind: type[UserError], place: str) -> None:
+    assert old in TINY
+    path = write(tmp_path, TINY.replace(old, new, 1))
+    with refused(kind, place) as caught:
+        Table.load(path)
+    assert path in str(caught.value)
+
+
+def test_no_file():
+    with refused(Missing, "nowhere.yaml"):
+        Table.load("nowhere.yaml")
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    """Each command says which one takes the file."""
+    texts = {
+        "table": "table: a\ncolumns: {b: {}}\nrows: {c: {method: FedAvg}, d: {method: FedBN}}\n",
+        "tune": "sweep: a\nbase: {}\nsearch: {training.lr: [0.1]}\n",
+        "run --config": "method: FedAvg\n",
+    }
+    readers = {
+        "table": Table.load,
+        "tune": Space.load,
+        "run --config": lambda path: federation_from(["--config", str(path)]),
+    }
+    for kind, text in texts.items():
+        path = tmp_path / "file.yaml"
+        path.write_text(text)
+        for wanted, read in readers.items():
+            if (kind, wanted) != ("table", "run --config") and kind != wanted:  # a cell of a table is a run
+                with refused(BadValue, "file.yaml"):
+                    read(path)

@@ -1,0 +1,204 @@
+"""Who answers the signals by which a program is told to stop."""
+
+import contextlib
+import fcntl
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import resumed, table
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.jobs import cells
+from rayfl.system.signals import STOPPING, answered, asked_to_stop
+from tests.support.federations import small
+from tests.support.processes import rounds_of, wait_until
+from tests.support.tables import write
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hangups() -> Iterator[None]:
+    """Do not ignore hangups, nor let the programs that tests start ignore them, if pytest runs in nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_every_signal_is_answered_and_given_back(number: signal.Signals) -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    came: list[int] = []
+    with answered(came.append) as give_back:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        assert came == [number, number]
+        give_back()
+        assert {n: signal.getsignal(n) for n in STOPPING} == before
+    assert {n: signal.getsignal(n) for n in STOPPING} == before
+
+
+def test_signals_are_given_back_after_an_error() -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    with pytest.raises(ValueError, match="mine"), answered(lambda number: None):
+        raise ValueError("mine")
+    assert {n: signal.getsignal(n) for n in STOPPING} == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """As ``nohup`` has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with answered(lambda number: pytest.fail("it was answered")):
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_in_the_middle_of_a_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose message cannot be printed then; the run stops all the same."""
+
+    class Writing(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if not asked.is_set():
+                signal.raise_signal(signal.SIGTERM)
+            return len(data)
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Writing()), write_through=True))
+    with asked_to_stop() as asked:
+        print("a line of the run", flush=True)
+        assert asked.is_set()
+
+
+def test_only_the_main_thread_answers() -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    seen: list[object] = []
+
+    def elsewhere() -> None:
+        with answered(lambda number: None) as give_back:
+            seen.append({n: signal.getsignal(n) for n in STOPPING})
+            give_back()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    """What it still has to say fails there, and ends nothing."""
+    control, terminal = pty.openpty()
+    command = [sys.executable, "-m", "rayfl.run", "--engine", "Inline", "--data", "Synthetic"]
+    command += ["--data.train", "60", "--data.test", "20", "--net", "LeNet", "--rounds", "100000"]
+    command += ["--checkpoint_every", "100000", "--loggers", "[]", "--output", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    os.set_blocking(control, False)
+
+    def under_way() -> bool:
+        with contextlib.suppress(BlockingIOError):  # nothing new is shown
+            os.read(control, 65536)
+        return rounds_of(tmp_path / "run") >= 2
+
+    try:
+        wait_until(under_way, process)
+        os.close(control)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
+
+
+class Stopping(Callback):
+    """Has signals come in the first round."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Raise them one after the other."""
+        for number in self.numbers if record["round"] == 0 else ():
+            signal.raise_signal(number)
+        return False
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as in a fresh Python; Ray Tune leaves a handler of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rounds", "begun", "left"),
+    [
+        ((signal.SIGINT,), 2, 1, 1),
+        ((signal.SIGINT,), 1, 1, 1),
+        ((signal.SIGINT, signal.SIGINT), 2, 1, None),
+        ((signal.SIGTERM,), 2, 2, 1),
+    ],
+    ids=["once", "in the last round", "twice", "SIGTERM"],
+)
+def test_ctrl_c_ends_what_comes_after_a_run(
+    tmp_path: Path, ctrl_c: None, numbers: tuple[int, ...], rounds: int, begun: int, left: int | None
+) -> None:
+    """As in a notebook with a loop over seeds; the run goes on from its checkpoint."""
+    interrupted = pytest.raises(KeyboardInterrupt) if begun == 1 else contextlib.nullcontext()
+    with interrupted:
+        for seed in range(2):
+            federation = small(tmp_path / str(seed), seed=seed, rounds=rounds, checkpoint_every=100)
+            federation.callbacks.append(Stopping(*numbers))
+            assert not federation.run().complete
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"][:begun]
+    manifests = sorted((tmp_path / "0" / "checkpoints").glob("manifest-*.json"))
+    assert [int(path.stem[-6:]) for path in manifests] == ([] if left is None else [left])
+    assert resumed(tmp_path / "0").run().complete
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_what_comes_after_a_table(
+    tmp_path: Path, ctrl_c: None, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    start = subprocess.Popen
+
+    def started(command: list[str], **options: Any) -> Any:
+        process = start([sys.executable, "-c", "import time; time.sleep(100)"], **options)
+        signal.raise_signal(number)
+        return process
+
+    monkeypatch.setattr(cells.subprocess, "Popen", started)
+    given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--columns", "even"]
+    with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else contextlib.nullcontext():
+        assert table.run(table.parser().read(given)) == 130
+    assert table.main(given) == 130
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_every_signal_ends_a_sweep_as_ctrl_c_does(number: signal.Signals, ctrl_c: None) -> None:
+    pytest.importorskip("ray")
+    from rayfl.tune.sweep import _stoppable
+
+    with pytest.raises(KeyboardInterrupt), _stoppable():
+        signal.raise_signal(number)

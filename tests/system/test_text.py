@@ -1,0 +1,394 @@
+"""Names from strangers are text on a terminal, in Markdown and in pictures, and nothing acts on them."""
+
+import ast
+import csv
+import json
+import logging
+import unicodedata
+from dataclasses import replace
+from html import escape as of_html
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from matplotlib.figure import Figure
+from PIL import Image
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table as Grid
+from rich.text import Text
+
+from rayfl import Federation, Inline, Result, Training, errors
+from rayfl.callbacks.terminal import print_start
+from rayfl.commands import figure, report
+from rayfl.data import ImageFolders
+from rayfl.errors import BadValue, Damaged, UserError
+from rayfl.jobs.table_file import Table
+from rayfl.methods import FedAvg
+from rayfl.nets import LeNet
+from rayfl.report import plots
+from rayfl.report.compare import group_runs, labels
+from rayfl.report.formats import markdown_text
+from rayfl.report.paper_tables import Entry, grid, write_tables
+from rayfl.report.pictures import drawn, save
+from rayfl.system.error_report import exit_code
+from rayfl.system.terminal import Terminal
+from rayfl.system.text import closest, complain, counted, csv_cell, latex, one_line, printable, tell
+from rayfl.system.text import markdown as escaped
+from rayfl.tune.outcome import PointResult, write_best, write_points
+from rayfl.tune.space import Point, Space
+from tests.support.records import write_run
+from tests.support.refusals import refused
+
+ROOT = Path(__file__).parents[2]
+
+UNWRITABLE = "no Unicode"
+"""What such names are in is refused when it is read: no file in UTF-8 could tell of them."""
+NAMES = {
+    "colour": "a\x1b[31mb",
+    "clear the screen": "a\x1b[2J\x1b[Hb",
+    "title of the window": "a\x1b]0;owned\x07b",
+    "link": "a\x1b]8;;http://x\x1b\\b\x1b]8;;\x1b\\",
+    "control by one character": "a\x9b31mb\x9d",
+    "over what was there": "a\rb\x08\x08",
+    "a line of its own": "a\nrayfl: error: b",
+    "another line": "a\u2028b\u2029c\x85d\x0be\x0cf",
+    "writing direction": "a\u202eb\u2066c\u200fd",
+    "not seen": "a\u200bb\ufeffc\xadd",
+    "NUL and delete": "a\0b\x7f",
+    UNWRITABLE: "a\udcffb",
+    "rich's markup": "a[red]b[/red][link=http://x]c[/link]",
+    "emoji code": "a:bomb:b",
+    "HTML": "a<script>b</script><img src=x onerror=y>&lt;",
+    "Markdown": "a[b](http://x)![c](http://y)*d*_e_`f`~~g~~\\",
+    "cell": "a|b||c",
+    "heading": "a\n\n# b\n- c",
+    "formula": "a$x^2$b$\\frac{1}{0}$",
+    "money": "$5 \\$6",
+}
+"""What folders, rows, classes and domains may be called."""
+
+EVERY = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+
+
+def steering(text: str) -> set[str]:
+    """Return the characters of a text that are no ink, but for line ends."""
+    return {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c != "\n"}
+
+
+@EVERY
+def test_what_is_escaped_is_printable_and_stays_so(name: str) -> None:
+    assert one_line(name).isprintable()
+    assert one_line(one_line(name)) == one_line(name)
+    assert steering(printable(name)) == set()
+    assert printable(name).count("\n") == name.count("\n")
+
+
+@pytest.mark.parametrize("name", ["", "naïve", "数据", "a b", "می\u200cخواهم", "👩\u200d🔬", "x ± y"])
+def test_ordinary_names_stay_as_they_are(name: str) -> None:
+    assert one_line(name) == printable(name) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\x1b", r"\x1b"), ("\u202e", r"\u202e"), ("\n", r"\n"), ("\udcff", r"\udcff"), ("\x9b", r"\x9b")],
+)
+def test_an_escape_says_what_was_there(text: str, shown: str) -> None:
+    assert one_line(f"a{text}b") == f"a{shown}b"
+
+
+@EVERY
+def test_errors_and_warnings(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_file() -> None:
+        raise FileNotFoundError(2, "No such file", name)
+
+    def of_user() -> None:
+        logging.getLogger("rayfl.somewhere").warning("the folder %s is odd", name)
+        raise UserError(f"the folder {name} is missing")
+
+    # What pytest catches of logs it sends from process to process, which it cannot where it is no Unicode.
+    monkeypatch.setattr(logging.getLogger("rayfl"), "propagate", False)
+    assert exit_code(of_file) == exit_code(of_user) == 2
+    complain(f"warning: {name}")
+    tell(name)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    own = ("rayfl: error: a", "rayfl: error: the folder", "rayfl: error: $", "warning: ")
+    assert all(line.startswith((*own, "  ")) or not line for line in err.splitlines())
+
+
+@EVERY
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_rich_prints(name: str, is_terminal: bool) -> None:
+    out = StringIO()
+    console = Terminal(file=out, force_terminal=is_terminal, color_system=None, width=200)
+    grid = Grid(title=name, caption=name)
+    grid.add_column(name)
+    grid.add_row(name)
+    for thing in (name, Text(name), grid, Text.assemble((name, "bold"))):
+        console.print(thing)
+    console.print(name, soft_wrap=True)
+    assert steering(out.getvalue()) == set()
+    kept = "".join(c for c in name.splitlines()[0] if not steering(c))
+    assert out.getvalue().count(kept) >= 6  # markup and codes of emoji, too
+
+
+@EVERY
+def test_the_header_of_a_run_has_a_line_for_each_fact(name: str) -> None:
+    out = StringIO()
+    print_start({"a": name, "b": name}, Terminal(file=out, width=20))
+    assert out.getvalue().splitlines() == [f"a  {one_line(name)}", f"b  {one_line(name)}"]
+
+
+def test_a_name_in_a_progress_bar() -> None:
+    out = StringIO()
+    console = Terminal(file=out, force_terminal=True, width=100)
+    columns = TextColumn("{task.description}", markup=False), BarColumn()
+    with Progress(*columns, console=console) as progress:
+        progress.add_task("a[red]b\x1b]0;owned\x07")
+    assert "a[red]b]0;owned" in out.getvalue()
+    assert "\x1b]0" not in out.getvalue()
+
+
+@EVERY
+def test_tables_in_markdown_show_names_as_they_are(name: str) -> None:
+    said = one_line(name).strip()
+    entry = Entry(said, said, 1.0, None, "", [0])
+    html = (
+        MarkdownIt("commonmark")
+        .enable(["table", "strikethrough"])
+        .render(markdown_text(grid([entry, replace(entry, column="c")], name), [f"with {name}"]))
+    )
+    tree = ElementTree.fromstring(f"<all>{html}</all>")
+    tags = {e.tag for e in tree.iter()}
+    assert tags <= {"all", "h1", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+    assert "".join(tree.find("h1").itertext()) == said  # type: ignore[union-attr]
+    cells = ["".join(e.itertext()) for e in tree.iter() if e.tag in ("th", "td")]
+    assert cells == ["", said, "c", said, "1.00", "1.00"]
+    assert f"with {said}" in ["".join(e.itertext()) for e in tree.iter("li")]
+
+
+@EVERY
+def test_a_picture_shows_a_name_letter_by_letter(tmp_path: Path, name: str) -> None:
+    made = Figure()
+    axes = made.subplots()
+    axes.plot([0, 1], [0, 1], label=drawn(f"label {name}"))
+    axes.set_xticks([0, 1], [drawn(f"tick {name}"), "other"])
+    axes.set_title(drawn(f"title {name}"))
+    axes.legend()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        save(made, tmp_path / "x.svg")
+    text = "".join(ElementTree.parse(tmp_path / "x.svg").getroot().itertext())
+    for line in printable(name).splitlines():
+        assert text.count(line.strip()) >= 3
+
+
+def test_text_made_while_a_picture_is_written_is_no_latex(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as ticks."""
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: seen.append(matplotlib.rcParams["text.usetex"]))
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    save(Figure(), tmp_path / "x.png")
+    assert seen == [False]
+
+
+def test_no_picture_starts_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ``matplotlibrc`` that asks for it, as one in the current folder may, and a ``latex`` of ours."""
+    mark, program = tmp_path / "ran", tmp_path / "latex"
+    program.write_text(f"#!/bin/sh\n/usr/bin/touch {mark} || /bin/touch {mark}\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("matplotlib.texmanager.TexManager._cache_dir", tmp_path / "cache")
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    run = write_run(tmp_path / "run", rounds=2)
+    assert figure.main(["bars", str(run), "--save", str(tmp_path / "x.png")]) == 0
+    assert not mark.exists()
+    made = Figure()
+    made.suptitle("x")
+    with pytest.raises(RuntimeError, match="latex"):
+        made.savefig(tmp_path / "y.png")
+    assert mark.exists()  # so this is how it would show
+
+
+def drawn_text(path: Path, kind: str, *arguments: str) -> str:
+    """Draw a picture and return all text in it."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        assert figure.main([kind, *arguments, "--save", str(path)]) == 0
+    return "".join(ElementTree.parse(path).getroot().itertext())
+
+
+def test_a_run_on_folders_with_such_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Domains and classes that are called so, from the header of the run to its report and pictures."""
+    names = [x.replace("/", "").replace("\0", "") for key, x in NAMES.items() if key != UNWRITABLE]
+    for domain in names:
+        for label in (names[0], names[-1]):
+            folder = tmp_path / "data" / domain / label
+            folder.mkdir(parents=True)
+            for k in range(5):
+                Image.new("L", (8, 8), 20 * k).save(folder / f"{k}.png")
+    data = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache"), image_size=32)
+    run = tmp_path / "run"
+    Federation(
+        method=FedAvg(), data=data, net=LeNet(), clients=len(names), rounds=1, training=Training(lr=0.01),
+        engine=Inline(), checkpoint_every=0, loggers=[], output=str(run),
+    ).run()  # fmt: skip
+    assert report.main([str(run), "--by", "data"]) == 0
+    monkeypatch.setattr(plots, "MOST_PANELS", len(names))
+    for kind in ("bars", "radar", "labels"):
+        text = drawn_text(tmp_path / f"{kind}.svg", kind, str(run))
+        assert kind == "labels" or all(one_line(name).strip() in text for name in names)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    assert not any(line.strip().startswith("rayfl: error") for line in (out + err).splitlines())
+    assert set(map(one_line, names)) == set(Result.load(run).summary["headline"]["domains"])
+
+
+def test_strangers_run_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    names = [name for key, name in NAMES.items() if key != UNWRITABLE]
+    for number, name in enumerate(names):
+        run = write_run(tmp_path / "runs" / str(number), rounds=2, domains=("ink", name))
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config |= {"net": name, name: name}
+        config["data"]["init_args"][name] = name
+        cell = {"table": "fedco2_t3", "row": name, "column": "10 clients, α = 0.3", "changed": [f"x={name}"]}
+        config["cell"] = cell
+        (run / "config.yaml").write_text(yaml.safe_dump(config, allow_unicode=False))
+    loaded = [Result.load(folder) for folder in (tmp_path / "runs").iterdir()]
+    headings, cells = labels(group_runs(loaded))
+    assert all(text.isprintable() for text in [*headings, *chain(*cells)])
+    runs = str(tmp_path / "runs")
+    for arguments in ([], ["--by", "net"], ["--against", "fedco2", "t3"]):
+        assert report.main([runs, *arguments]) == 0
+    for kind in ("bars", "rounds"):
+        text = drawn_text(tmp_path / f"{kind}.svg", kind, runs, "--by", "net", "--panels", "ink")
+        assert all(one_line(name).strip() in text for name in names)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    assert not any(line.strip().startswith("rayfl: error") for line in (out + err).splitlines())
+    for name in NAMES.values():
+        assert report.main([runs, "--view", name]) == 2
+        assert steering(capsys.readouterr().err) == set()
+
+
+@EVERY
+def test_names_in_table_files(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "t.yaml"
+    content: dict[str, Any] = {"table": "t", "columns": {"c": {}}, "rows": {"r": {"method": "FedAvg"}}}
+    file.write_text(yaml.safe_dump(content | {"title": f" {name}\n"}, allow_unicode=False))
+    if name == NAMES[UNWRITABLE]:
+        with refused(Damaged, file):
+            Table.load(file)
+        return
+    assert Table.load(file).title.isprintable()
+    for changed in ({"table": name}, {"columns": {name: {}}}, {"rows": {name: {"method": "FedAvg"}}}):
+        file.write_text(yaml.safe_dump(content | changed, allow_unicode=False))
+        if name.isprintable():
+            Table.load(file)
+        else:
+            with refused(BadValue, file):
+                Table.load(file)
+
+
+def test_a_space_and_its_best_point(tmp_path: Path) -> None:
+    """A value with a line end neither leaves the comment of ``best.yaml`` nor its line on the terminal."""
+    trap = "FedAvg\nrows: {stolen: {method: os.system}}\n\x1b[2J"
+    file = tmp_path / "s.yaml"
+    content = {
+        "sweep": "s",
+        "title": trap,
+        "base": {"rounds": 1},
+        "search": {"x": {"grid_search": {trap: {}, "b": {}}}},
+    }
+    file.write_text(yaml.safe_dump(content))
+    space = Space.load(file)
+    assert space.title.isprintable()
+    cell = {"table": "s", "row": trap, "column": "base", "changed": []}
+    point = Point(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
+    write_best("s", PointResult(point, [0], [0.5], [0.5], 1), [0], "accuracy", 1, tmp_path / "best.yaml")
+    written = (tmp_path / "best.yaml").read_text()
+    assert steering(written) == set()
+    assert yaml.safe_load(written)["rows"] == {"FedAvg": {"method": "FedAvg"}}
+    assert Table.load(tmp_path / "best.yaml").rows.keys() == {"FedAvg"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *[(text, "'" + text) for text in ("=1+1", "+A1", "-A1", "@SUM(A1)", " =1", "\t=1")],
+        *[(same, same) for same in ("FedAvg", "a=1", "-0.5", "+1e3", "-inf", "", -0.5, None, 3)],
+    ],
+)
+def test_no_cell_of_a_csv_file_is_a_formula(value: object, shown: object) -> None:
+    assert csv_cell(value) == shown
+
+
+def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
+    trap = "=HYPERLINK(1)"
+    write_tables([Entry(trap, "-c", -1.0, None, "", [0])], "t", tmp_path, "FedAvg")
+    with (tmp_path / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
+    assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
+    point = Point(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
+    write_points([PointResult(point, [0], [0.5], [0.5], 1)], None, tmp_path / "points.csv")
+    assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
+    with (tmp_path / "points.csv").open() as file:
+        assert next(csv.DictReader(file))["'" + trap] == "'" + trap
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 rounds"), (1, "1 round"), (2_000, "2,000 rounds")])
+def test_numbers_of_things(count: int, said: str) -> None:
+    assert counted(count, "round") == said
+
+
+def test_the_closest_name() -> None:
+    assert closest("agregate", ["scores", "aggregate"]) == "aggregate"
+    assert closest("total", ["scores", "aggregate"]) is None
+    assert closest("score", ["scores"], alike=0.95) is None
+
+
+@EVERY
+def test_written_tables(tmp_path: Path, name: str) -> None:
+    shown = one_line(name)
+    write_tables([Entry(shown, shown, 1.0, None, "", [0])], shown, tmp_path, shown)
+    with (tmp_path / "table.csv").open() as file:
+        assert [row["row"] for row in csv.DictReader(file)] == [shown]
+    texts = {path.suffix: path.read_text() for path in tmp_path.glob("table.*")}
+    assert len(texts) == 5
+    assert steering("".join(texts.values()).replace("\r\n", "\n")) == set()
+    assert "<script" not in texts[".md"] + texts[".html"]
+    assert of_html(shown) in texts[".html"]
+    assert latex(name) in texts[".tex"]
+    assert escaped(name) in texts[".md"]
+
+
+SOURCES = [p for folder in ("rayfl", "examples") for p in sorted((ROOT / folder).rglob("*.py"))]
+OUTLETS = {"print": "shown.py", "Console": "terminal.py", "savefig": "pictures.py"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_all_that_is_shown_goes_through_one_place(path: Path) -> None:
+    """Texts that are written in the source may be printed as they are."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if isinstance(node.func, ast.Attribute) and name == "print":  # a console's
+                continue
+            if path.name != "quickstart.py" and name in OUTLETS and not (name == "print" and constant):
+                assert path.name == OUTLETS[name], f"{path}:{node.lineno}: {name}"
+    assert errors.complain is complain
