@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
     from rayfl.evaluation.finetune import Finetune
-    from rayfl.evaluation.run_records import Result
     from rayfl.federation import Federation
     from rayfl.methods import Method
     from rayfl.report.plot import Plot
     from rayfl.running.config import resumed
+    from rayfl.running.result import Result
     from rayfl.running.saved_models import Models, load_models
     from rayfl.training import Training
 
@@ -61,7 +61,7 @@ _HOME = {
     "Models": "rayfl.running.saved_models",
     "Plot": "rayfl.report.plot",
     "Ray": "rayfl.engine",
-    "Result": "rayfl.evaluation.run_records",
+    "Result": "rayfl.running.result",
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
     "load_models": "rayfl.running.saved_models",

@@ -37,7 +37,6 @@ from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
-from rayfl.evaluation.run_records import Result, finish
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
 from rayfl.randomness import generator
@@ -51,6 +50,7 @@ from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
 from rayfl.running import checks
 from rayfl.running.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
+from rayfl.running.result import Result, finish
 from rayfl.sampling import Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
 from rayfl.settings.arguments import changed

@@ -12,10 +12,10 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.evaluation.metrics import summarise
-from rayfl.evaluation.run_records import Result
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import CNNB, LeNet, build, dse_blocks
+from rayfl.running.result import Result
 from rayfl.training import Client, Net, State
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import Run, normed, points, ragged, start

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 
@@ -31,7 +31,7 @@ class LivePage(Callback):
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Write the page, if it is time to; a page that fails is not tried again."""
         if self._wanted and (began := time.monotonic()) >= self._next and record["round"] < run.rounds - 1:
-            self._wanted = write_page(run.path, lambda: run_page(Result.load(run.path), over=False))
+            self._wanted = write_page(run.path, lambda: run_page(RunRecords.load(run.path), over=False))
             now = time.monotonic()
             self._next = now + max(PAUSE, (now - began) / SHARE)
         return False

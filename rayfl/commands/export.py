@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import rayfl
 from rayfl.commands.command_line import Parser
 from rayfl.errors import Conflict
-from rayfl.evaluation.run_records import Result
+from rayfl.running.result import Result
 from rayfl.settings.imports import from_here
 from rayfl.system.error_report import exit_code
 from rayfl.system.files import write_file

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rayfl.commands.command_line import Parser
 from rayfl.evaluation.protocol import Average, Choice
-from rayfl.evaluation.run_records import Result, run_folders
+from rayfl.evaluation.run_records import run_folders
 from rayfl.record.checks import Point
 from rayfl.report import paper_tables
 from rayfl.report.compare import (
@@ -27,6 +27,7 @@ from rayfl.report.compare import (
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.report.printed import find_printed
+from rayfl.running.result import Result
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 

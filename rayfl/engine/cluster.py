@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import ray
@@ -24,9 +24,6 @@ from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
 from rayfl.system.text import warn
-
-if TYPE_CHECKING:
-    from rayfl.engine.ray_engine import Ray
 
 PULSE = 1.0
 """Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
@@ -68,20 +65,21 @@ class Cluster:
         code: digests of the user's own code that its processes need.
 
     Args:
-        engine: the settings.
+        address: see ``Ray.address``.
+        dashboard: see ``Ray.dashboard``.
     """
 
-    def __init__(self, engine: Ray) -> None:
+    def __init__(self, address: str | None, dashboard: bool = False) -> None:
         self.code: Mapping[str, str] = {}
         self._abandoned = threading.Event()
         self._thread = ThreadPoolExecutor(1, "ray")
-        self._connecting = self._thread.submit(self._connect, engine)
+        self._connecting = self._thread.submit(self._connect, address, dashboard)
 
-    def _connect(self, engine: Ray) -> Callable[..., None] | None:
+    def _connect(self, address: str | None, dashboard: bool) -> Callable[..., None] | None:
         with RAY_COMES_UP:
-            self.is_own = engine.address is None and not ray.is_initialized()
+            self.is_own = address is None and not ray.is_initialized()
             self._patience = 0.0 if self.is_own else RECONNECT  # its own GCS never comes back
-            leave = connect(engine)
+            leave = connect(address, dashboard)
             if leave and self._abandoned.is_set():
                 leave()
             return None if self._abandoned.is_set() else leave
@@ -175,27 +173,27 @@ def _stop_started(connecting: Future[Callable[..., None] | None]) -> None:
         leave()
 
 
-def connect(engine: Ray) -> Callable[..., None] | None:
+def connect(address: str | None, dashboard: bool = False) -> Callable[..., None] | None:
     """Start a local cluster or join one; return what leaves it again, None if this process was in it."""
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
-        if engine.address not in (None, "auto", here):
+        if address not in (None, "auto", here):
             raise Conflict(
                 "engine.address",
-                f"is {engine.address!r}, but this process has joined the Ray cluster at {here}: leave the "
+                f"is {address!r}, but this process has joined the Ray cluster at {here}: leave the "
                 "address out to use that one, or call ray.shutdown() first",
             )
         return None
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    if engine.address is not None:
-        with _reaching(engine.address):
-            ray.init(address=_answering(engine.address), logging_level=logging.ERROR)
+    if address is not None:
+        with _reaching(address):
+            ray.init(address=_answering(address), logging_level=logging.ERROR)
         return lambda broken=False: ray.shutdown()
     if other := os.environ.get("RAY_ADDRESS"):
         told = "and rayfl starts a Ray of its own, because engine.address is not given"
         warn(f"RAY_ADDRESS is {other}, {told}: --engine.address auto joins the cluster there")
-    return LocalRay(engine.dashboard).stop
+    return LocalRay(dashboard).stop
 
 
 def check_address(address: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,24 @@ from rayfl.system.text import counted
 
 ACTOR_MEMORY = 420e6
 """Bytes of an actor before it holds any client: Python, torch and its libraries; 390e6 to 420e6 measured."""
+
+
+class RayRequest(NamedTuple):
+    """What settings ask of Ray, see ``rayfl.engine.Ray``; numbers are None where they are ``auto``."""
+
+    actors: int | None
+    clients_per_actor: int | None
+    cpus_per_actor: float | None
+    gpus_per_actor: float
+    wait: float | Literal["auto"]
+    recoveries: int
+    address: str | None
+    dashboard: bool
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the number of actors follows from what there is."""
+        return self.actors is None and self.clients_per_actor is None
 
 
 @dataclass(frozen=True)

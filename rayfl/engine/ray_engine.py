@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 import torch
 
 from rayfl.engine.base import Engine, Started
+from rayfl.engine.placement import RayRequest
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.settings import at_least
 from rayfl.system.text import counted, warn
@@ -84,7 +85,7 @@ class Ray(Engine):
         """Replace ``stack: auto``, and tell of actors without work."""
         here = super().with_stack(cohort, clients)
         work = len(here.groups(range(cohort)))
-        actors, hosted, _ = self.asked
+        actors, hosted, *_ = self.request
         asked = actors if hosted is None else math.ceil(clients / hosted)
         if asked is not None and asked > work:
             stacks = f" of up to {here.stack} (engine.stack)" if self.execution == "stacked" else ""
@@ -102,18 +103,18 @@ class Ray(Engine):
             check_address(self.address)
 
     @property
-    def asked(self) -> tuple[int | None, int | None, float | None]:
-        """Actors, clients per actor and CPUs per actor, None where they are ``auto``."""
-        return (
+    def request(self) -> RayRequest:
+        """What is asked of Ray."""
+        return RayRequest(
             None if self.actors == "auto" else self.actors,
             None if self.clients_per_actor == "auto" else self.clients_per_actor,
             None if self.cpus_per_actor == "auto" else self.cpus_per_actor,
+            self.gpus_per_actor,
+            self.wait,
+            self.recoveries,
+            self.address,
+            self.dashboard,
         )
-
-    @property
-    def is_auto(self) -> bool:
-        """Whether the number of actors follows from what there is."""
-        return self.actors == "auto" and self.clients_per_actor == "auto"
 
     def _uses_cuda(self) -> bool:
         return self.gpus_per_actor > 0
@@ -128,7 +129,7 @@ class Ray(Engine):
                 "this machine has a GPU, and clients train on its CPUs, because engine.gpus_per_actor is 0: "
                 "--engine.gpus_per_actor 0.25 gives each actor a quarter of the GPU"
             )
-        started = OnRay(self, run, quiet, in_group)
+        started = OnRay(self.request, run, quiet, in_group)
         try:
             yield started
         except BaseException:

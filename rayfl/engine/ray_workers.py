@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import (
@@ -39,14 +39,11 @@ from rayfl.engine.base import Plan, Started
 from rayfl.engine.by_value import put_by_value
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.hosts import ask_hosts
-from rayfl.engine.placement import Reservation, reservation, resources, room
+from rayfl.engine.placement import RayRequest, Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import Shortage, UserError
 from rayfl.system.text import counted, tell, warn
-
-if TYPE_CHECKING:
-    from rayfl.engine.ray_engine import Ray
 
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
@@ -65,23 +62,20 @@ class OnRay(Cluster, Started):
     """The cluster of a run; its actors are to be started there.
 
     Attributes:
-        engine: its settings, as they were given.
+        request: what is asked of Ray.
         run: the run's name.
         quiet: whether nothing is said of what is started.
         in_group: whether actors go into the placement group of this process, as in trials of sweeps.
 
-    Args:
-        engine: the settings.
     """
 
-    def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
-        self.run, self.quiet, self.in_group = run, quiet, in_group
-        self.engine = engine
-        super().__init__(engine)
+    def __init__(self, request: RayRequest, run: str, quiet: bool, in_group: bool) -> None:
+        self.request, self.run, self.quiet, self.in_group = request, run, quiet, in_group
+        super().__init__(request.address, request.dashboard)
 
     def watchers(self) -> list[Any]:
         """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
-        looked_at = self.engine.dashboard or self.engine.address is not None or self.in_group
+        looked_at = self.request.dashboard or self.request.address is not None or self.in_group
         return [RayMetrics(self.run)] if looked_at else []
 
     def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
@@ -118,8 +112,8 @@ class RayWorkers(Workers):
     """
 
     def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
-        self._started, self._engine = started, started.engine
-        self.recoveries = started.engine.recoveries
+        self._started, self._request = started, started.request
+        self.recoveries = started.request.recoveries
         self._plan, self._data = plan, data
         self._sent: Any = None  # the plan, with the code as it is at the first start
         self._work = groups or len(data.clients)
@@ -144,7 +138,7 @@ class RayWorkers(Workers):
     def start(self, shrink: bool) -> None:
         """Start the actors that do not run yet, each on what is reserved for it."""
         if self.reserved is None:
-            self._wait = patience(self._engine.wait)
+            self._wait = patience(self._request.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
         self._sent = self._sent or put_by_value(self._plan, self._started.code, self._plan.paths)
@@ -208,10 +202,10 @@ class RayWorkers(Workers):
 
     def _wanted(self, shrink: bool, comes: bool = False) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        clients, gpus = len(self._data.clients), self._engine.gpus_per_actor
-        if self._engine.is_auto:
+        clients = len(self._data.clients)
+        if self._request.is_auto:
             clients = min(clients, self._work)
-        wanted = reservation(nodes, clients, *self._engine.asked, gpus, shrink, comes)
+        wanted = reservation(nodes, clients, *self._request[:4], shrink, comes)
         return replace(wanted, actors=int(min(wanted.actors, self._most)))
 
     def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
@@ -222,7 +216,7 @@ class RayWorkers(Workers):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
         self.reserved = placement_group(wanted.bundles, strategy="PACK")
-        less = wanted.actors > 1 and (shrink or self._engine.is_auto)
+        less = wanted.actors > 1 and (shrink or self._request.is_auto)
         if self._comes(wanted, WAIT if less else max(WAIT, self._wait)):
             return wanted
         free = ray.available_resources()
@@ -294,7 +288,7 @@ class RayWorkers(Workers):
             return
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
-            if self._engine.is_auto:  # what others use is theirs; to ask for it would bring hosts
+            if self._request.is_auto:  # what others use is theirs; to ask for it would bring hosts
                 new = min(new, room(ray.available_resources(), self._reservation.bundle))
             if new > 0:
                 self._started.reach_all(self._data)

@@ -62,8 +62,8 @@ def share(
                 reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
             return Share([wanted.bundle], {"engine.device": "cuda" if wanted.gpus else "cpu"}, at_once)
         resolved = engine.resolve()
-        actors, hosted, cpus = engine.asked
-        if actors is None and hosted is None:
+        actors, hosted, cpus, *_ = asked = engine.request
+        if asked.is_auto:
             room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor, comes=comes).actors
             together = min(trials, at_once or room)
             actors = max(1, min(clients, room // together))

@@ -1,13 +1,12 @@
-"""What a run gives back: its folder as tidy tables and a summary."""
+"""The records of a run: its folder as tidy tables and a summary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.config_file import read_config
-from rayfl.record.folder import RunFolder, check_is, read_environment
+from rayfl.record.folder import check_is, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.settings.description import flat
 from rayfl.settings.display import Displayed, Words
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Displayed):
+class RunRecords(Displayed):
     """The records of a run, finished or not.
 
     Attributes:
@@ -41,7 +40,7 @@ class Result(Displayed):
     summary: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: str | Path) -> Result:
+    def load(cls, folder: str | Path) -> Self:
         """Read a run folder; a run that was stopped gives the rounds that it completed."""
         folder = Path(folder)
         check_is(folder, "run")
@@ -55,7 +54,7 @@ class Result(Displayed):
             )
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 
-    def scored(self, **headline: str | None) -> Result:
+    def scored(self, **headline: str | None) -> Self:
         """Return the run with another headline, made of the same records.
 
         Args:
@@ -121,24 +120,6 @@ class Result(Displayed):
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
         return round_table(self.history)
-
-    @property
-    def models(self) -> Any:
-        """The models of all clients after the last checkpoint, :class:`rayfl.Models`, without the data."""
-        load = import_module("rayfl.running.saved_models").load_models  # which is far above this module
-        return load(self.folder, data=False)
-
-    @property
-    def plot(self) -> Any:
-        """Pictures of the run, :class:`rayfl.Plot`: ``result.plot.rounds()``, ``result.plot.labels()``..."""
-        return import_module("rayfl.report.plot").Plot(self)  # which is above this module
-
-
-def finish(folder: RunFolder) -> Result:
-    """Write the tables of a run that is over, and return its records."""
-    result = Result.load(folder.path)
-    folder.finish(result.clients, result.summary)
-    return result
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rayfl.data.splits import SPLITS
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import Scores
 from rayfl.report import significance
 from rayfl.report.formats import MARKS, cell, signs
@@ -47,7 +47,7 @@ class Group:
     """
 
     config: dict[str, Any]
-    runs: list[Result]
+    runs: list[RunRecords]
     complete: bool
 
     @property
@@ -64,20 +64,20 @@ class Group:
 # ---- samples: what counts once
 
 
-def by_seed(runs: Iterable[Result]) -> dict[int, list[Result]]:
+def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
     """Return runs by their seeds: a mean is over seeds, and that of a seed is over its runs."""
-    found: dict[int, list[Result]] = {}
+    found: dict[int, list[RunRecords]] = {}
     for run in runs:
         found.setdefault(int(run.config.get("seed", 0)), []).append(run)
     return found
 
 
-def facts(run: Result) -> dict[str, Any]:
+def facts(run: RunRecords) -> dict[str, Any]:
     """Return what is known of how a run was made: its configuration, flat, and the user's own code."""
     return flat(run.config, shown=True) | {f"code.{path}": digest for path, digest in run.code.items()}
 
 
-def experiment(run: Result, *seeds: str) -> str:
+def experiment(run: RunRecords, *seeds: str) -> str:
     """Return what is equal for the repetitions of an experiment: settings that count, and what its data held.
 
     Args:
@@ -88,14 +88,14 @@ def experiment(run: Result, *seeds: str) -> str:
     return json.dumps(counts | {"": data_of(run)}, sort_keys=True, default=str)
 
 
-def sample_of(run: Result) -> Hashable:
+def sample_of(run: RunRecords) -> Hashable:
     """Return what is equal for runs that should have the same scores."""
     return experiment(run, "seed", "data.seed")
 
 
 def samples(
-    runs: Iterable[Result], same: Callable[[Result], Hashable] = sample_of
-) -> tuple[list[Result], list[str]]:
+    runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_of
+) -> tuple[list[RunRecords], list[str]]:
     """Return one run for each sample, and sentences on those that are left out.
 
     Runs with equal scores are one sample, wherever their folders lie, and the one with most rounds
@@ -107,7 +107,7 @@ def samples(
         same: what is equal for runs that should have the same scores.
     """
     known = list({run.folder: run for run in runs}.values())
-    copies: dict[Hashable, list[tuple[Result, list[Result]]]] = {}
+    copies: dict[Hashable, list[tuple[RunRecords, list[RunRecords]]]] = {}
     for run in sorted(known, key=lambda run: -run.summary["completed"]):
         kept = copies.setdefault(same(run), [])
         own = next((others for first, others in kept if _agree(first, run)), None)
@@ -121,9 +121,9 @@ def samples(
     return [run for run in known if run.folder in whole], said
 
 
-def unlike(runs: Iterable[Result], same: Callable[[Result], Hashable] = sample_of) -> str:
+def unlike(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_of) -> str:
     """Name :func:`samples` that should have had the same scores, and have others; empty without any."""
-    places: dict[Hashable, list[Result]] = {}
+    places: dict[Hashable, list[RunRecords]] = {}
     for run in runs:
         places.setdefault(same(run), []).append(run)
     return "; ".join(
@@ -138,7 +138,7 @@ UNLIKE = "another version or another processor may give them; name one of these 
 """What to know and do about runs that are :func:`unlike`."""
 
 
-def _agree(one: Result, other: Result) -> bool:
+def _agree(one: RunRecords, other: RunRecords) -> bool:
     """Say whether two runs have the same scores wherever both have some."""
     for key in one.history.scores.keys() & other.history.scores.keys():
         pair = one.history.scores[key], other.history.scores[key]
@@ -154,7 +154,7 @@ def _agree(one: Result, other: Result) -> bool:
 # ---- groups
 
 
-def data_of(run: Result) -> str:
+def data_of(run: RunRecords) -> str:
     """Return what tells the data set of a run from another one: its digest.
 
     Where it was not recorded, runs are told apart by their numbers of samples.
@@ -163,7 +163,7 @@ def data_of(run: Result) -> str:
     return contents.sha256 if contents else f"not recorded, {sizes_of([run])}"
 
 
-def sizes_of(runs: Sequence[Result]) -> str:
+def sizes_of(runs: Sequence[RunRecords]) -> str:
     """Return how many samples the clients of some runs have: "2,000/200/400" for train, val and test."""
     return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in SPLITS)
 
@@ -173,7 +173,7 @@ def _range(counts: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def data_warnings(run: Result) -> list[str]:
+def data_warnings(run: RunRecords) -> list[str]:
     """Return what to know of a run's data: fewer than published, not verified, validation data trained on."""
     contents, warnings = run.history.population.contents, []
     published = contents.published if contents else {}
@@ -196,7 +196,7 @@ def data_warnings(run: Result) -> list[str]:
     return warnings
 
 
-def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
+def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[Group]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
 
     Runs of other data, protocols, views or code of the user's own are never put together.
@@ -288,7 +288,7 @@ def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Gro
     return ", ".join(dict.fromkeys(_content_name(run) for run in group.runs))
 
 
-def _content_name(run: Result) -> str:
+def _content_name(run: RunRecords) -> str:
     """Name what the data set of a run held: the number of its samples, and the start of its digest."""
     contents = run.history.population.contents
     if contents is None:
@@ -322,7 +322,7 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     return names
 
 
-def check_measure(option: str, measure: str, runs: Iterable[Result], others: Iterable[str] = ()) -> None:
+def check_measure(option: str, measure: str, runs: Iterable[RunRecords], others: Iterable[str] = ()) -> None:
     """Refuse a further metric that no run has recorded.
 
     Args:
@@ -335,7 +335,7 @@ def check_measure(option: str, measure: str, runs: Iterable[Result], others: Ite
     _refuse_unrecorded(option, measure, [*others, *sorted(known)])
 
 
-def check_recorded(runs: Sequence[Result], **asked: str | None) -> None:
+def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
     """Refuse a ``point`` or a ``view`` that no run has recorded."""
     known = [dict(zip(("point", "view"), place)) for run in runs for place in run.history.views()]
     for name, value in asked.items():
@@ -348,14 +348,14 @@ def _refuse_unrecorded(what: str, asked: str, there: Sequence[str]) -> None:
         raise Unknown(what, f"{asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
 
 
-def view_summary(run: Result, view: str | None = None) -> dict[str, Any] | None:
+def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
     """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
     entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
     name = view or run.protocol.headline_view(entries)
     return None if name is None else entries.get(name)
 
 
-def counted_view(run: Result) -> Scores | None:
+def counted_view(run: RunRecords) -> Scores | None:
     """Return the test scores that count for the view of the headline."""
     entry = view_summary(run)
     if entry is None:
@@ -363,7 +363,7 @@ def counted_view(run: Result) -> Scores | None:
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
-def unrecorded(run: Result) -> str:
+def unrecorded(run: RunRecords) -> str:
     """Say what a run has not recorded of what its headline is made of; empty where nothing is missing."""
     protocol, entry, end = run.protocol, view_summary(run), run.summary["rounds"]
     if entry is None or not entry["evaluations"]:
@@ -394,7 +394,7 @@ def figures(group: Group, measure: str | None = None) -> dict[str, list[float | 
     }
 
 
-def _figures_of(run: Result, measure: str | None) -> dict[str, float | None]:
+def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]:
     """Return the figures of a run; a metric leaves out clients and evaluations where it is undefined."""
     entry, found = view_summary(run) or {}, dict[str, float | None]()
     for column in COLUMNS:
@@ -555,13 +555,13 @@ def records(
     return found
 
 
-def communication_bytes(runs: Sequence[Result], direction: str) -> str:
+def communication_bytes(runs: Sequence[RunRecords], direction: str) -> str:
     """Return the mean bytes of a round in one direction, over all its clients."""
     mean = _bytes_per_round(runs, direction)
     return "n/a" if mean is None else size(mean)
 
 
-def _bytes_per_round(runs: Sequence[Result], direction: str) -> float | None:
+def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None:
     rounds = sum(run.summary["completed"] for run in runs)
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.config_file import read_config
 from rayfl.report import significance
 from rayfl.report.compare import UNLIKE, data_of, data_warnings, facts, samples, unlike, view_summary
@@ -75,7 +75,7 @@ class Entry:
         return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
 
 
-Runs = dict[tuple[str, str], list[Result]]
+Runs = dict[tuple[str, str], list[RunRecords]]
 """Runs by row and column of the table file."""
 
 
@@ -94,7 +94,7 @@ def compare(
     for folder in folders:
         cell = read_config(folder).get("cell")
         if cell and cell["table"] == name:
-            run = Result.load(folder)
+            run = RunRecords.load(folder)
             runs.setdefault(cell_of(run)[:2], []).append(run)
     if not runs:
         told = f"have no cell of {name}: run the table with `rayfl table`, or a cell of it with"
@@ -154,7 +154,7 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     if why := "; ".join(filter(None, (unlike(kept, cell_of) for kept, _ in known))):
         warnings.append(f"no mean, because {why} ({UNLIKE})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    told: dict[str, Callable[[Result], object]] = {
+    told: dict[str, Callable[[RunRecords], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
     }
@@ -179,13 +179,13 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)
 
 
-def cell_of(run: Result) -> tuple[str, str, int]:
+def cell_of(run: RunRecords) -> tuple[str, str, int]:
     """Return the row, the column and the seed of a run of a table."""
     cell = run.config["cell"]
     return one_line(str(cell["row"])), one_line(str(cell["column"])), int(run.config.get("seed", 0))
 
 
-def _changing(runs: Sequence[Result]) -> set[str]:
+def _changing(runs: Sequence[RunRecords]) -> set[str]:
     """Return the facts that all runs have, and not with the same value; seeds and places do not count."""
     first, *others = map(facts, runs)
     found = {key for other in others for key in differing(first, other) if key in first and key in other}
@@ -201,7 +201,7 @@ def _beside(entry: Entry, printed: Printed) -> Entry:
     return replace(entry, printed_mean=mean, printed_std=std, warnings=warnings)
 
 
-def _warnings(runs: Sequence[Result]) -> list[str]:
+def _warnings(runs: Sequence[RunRecords]) -> list[str]:
     changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
     warnings = [f"with {', '.join(changed)}"] if changed else []
     warnings += dict.fromkeys(text for run in runs for text in data_warnings(run))
@@ -212,7 +212,7 @@ def _warnings(runs: Sequence[Result]) -> list[str]:
     return warnings
 
 
-def figure(run: Result, what: Figure) -> tuple[float | None, float | None]:
+def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
     """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
 
     Returns:
@@ -239,7 +239,7 @@ def figure(run: Result, what: Figure) -> tuple[float | None, float | None]:
     return found.get(name), found["over_rounds"].get(name) if several else None
 
 
-def _figure_at(run: Result, what: Figure, rounds: Sequence[int]) -> float | None:
+def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | None:
     """Return a figure of the test scores of given rounds at the first of its points that the run has."""
     recorded = run.history.views()
     for point in what.points:

@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
-from rayfl.evaluation.run_records import Result, run_folders
+from rayfl.evaluation.run_records import RunRecords, run_folders
 from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
 from rayfl.report.look import Look, Size
 from rayfl.report.pictures import Picture
@@ -64,7 +64,7 @@ class Plot:
 
     def __init__(
         self,
-        *runs: Result | str | Path,
+        *runs: RunRecords | str | Path,
         by: Sequence[str] = (),
         point: str | None = None,
         average: str | None = None,
@@ -72,9 +72,9 @@ class Plot:
     ) -> None:
         if not runs:
             raise Missing("runs", "must be given to Plot(): results or run folders")
-        found: list[Result] = []
+        found: list[RunRecords] = []
         for run in runs:
-            found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
+            found += [run] if isinstance(run, RunRecords) else map(RunRecords.load, run_folders([Path(run)]))
         check_recorded(found, point=point)
         self.runs, said = samples(run.scored(point=point, average=average, choose=choose) for run in found)
         if (point, average, choose) != (None, None, None):

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
     UNLIKE,
@@ -65,10 +65,10 @@ class Series:
     """
 
     name: str
-    runs: list[Result]
+    runs: list[RunRecords]
 
     @property
-    def seeds(self) -> list[list[Result]]:
+    def seeds(self) -> list[list[RunRecords]]:
         """The runs of each seed."""
         return list(by_seed(self.runs).values())
 
@@ -121,7 +121,7 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 # ---- numbers
 
 
-def panel_curve(run: Result, panel: str, quantity: str = "accuracy") -> Curve:
+def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curve:
     """Return completed rounds, and test accuracy in per cent, or mean loss or metric, of a domain or ``all``.
 
     Clients are averaged as the protocol says; rounds without a score are left out.
@@ -158,7 +158,7 @@ def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
     return found
 
 
-def chosen_value(run: Result, panel: str) -> float:
+def chosen_value(run: RunRecords, panel: str) -> float:
     """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN without the panel."""
     entry = view_summary(run)
     chosen = entry and entry.get(run.protocol.choose)
@@ -233,7 +233,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
 
 
 def sweep_series(
-    runs: Sequence[Result], over: str, view: str | None, by: Sequence[str] = ()
+    runs: Sequence[RunRecords], over: str, view: str | None, by: Sequence[str] = ()
 ) -> list[tuple[str, list[tuple[float, Series]]]]:
     """Return the lines of a sweep: the name, and the series at every value of the swept key, ascending."""
     for run in runs:
@@ -423,7 +423,7 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     return look.finished(figure, [boxes, each])
 
 
-def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
+def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
     """Draw how many training samples of each class each client has, a panel for every different division.
 
     All panels have one colour scale. Many clients stand in the order of their most frequent class.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.evaluation.metrics import curve, mean_loss
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
 from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
@@ -32,7 +32,7 @@ WRITTEN = 1_000
 WORST = 5
 
 
-def run_page(result: Result, over: bool = True) -> str:
+def run_page(result: RunRecords, over: bool = True) -> str:
     """Return the page of a run.
 
     Args:
@@ -46,7 +46,7 @@ def run_page(result: Result, over: bool = True) -> str:
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
     sections = {
-        "result": "Result",
+        "result": "RunRecords",
         "curves": "Curves",
         "clients": "Clients",
         "domains": "Domains",
@@ -86,7 +86,7 @@ def engine_lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
 
 
-def _state(result: Result, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
+def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
     done, rounds = result.summary["completed"], result.summary["rounds"]
     facts = {"done": done, "rounds": rounds}
     if not running:
@@ -98,7 +98,7 @@ def _state(result: Result, engine: Sequence[Mapping[str, Any]], running: bool) -
     return {"kind": "running", "text": f"Running: {done:,} of {rounds:,} rounds{left}", **facts}
 
 
-def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
     cards = [("Test accuracy", f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
     entry = view_summary(result)
@@ -115,7 +115,7 @@ def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[st
     return cards
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: RunRecords) -> list[str]:
     """Return what one should know before quoting a number."""
     summary, headline = result.summary, result.summary["headline"]
     notes = [one_line(text) for text in data_warnings(result)]
@@ -143,7 +143,7 @@ def warned(folders: Iterable[Path], most: int = 20) -> list[str]:
     return [*list(found)[:most], *more]
 
 
-def _accuracies(result: Result) -> list[Sheet]:
+def _accuracies(result: RunRecords) -> list[Sheet]:
     sheets = []
     views = result.summary["views"]
     heads = ["mean over clients", "std over clients", "pooled", "worst decile"]
@@ -157,7 +157,7 @@ def _accuracies(result: Result) -> list[Sheet]:
     return sheets
 
 
-def _beside_printed(result: Result) -> Sheet | None:
+def _beside_printed(result: RunRecords) -> Sheet | None:
     """Return the number that a paper prints for this cell, beside ours."""
     cell = result.config.get("cell")
     if not cell or (printed := printed_table(str(cell["table"]))) is None:
@@ -172,7 +172,7 @@ def _beside_printed(result: Result) -> Sheet | None:
     return Sheet(one_line(f"Beside {printed.paper}, {printed.number}, in %"), heads, rows)
 
 
-def _curves(result: Result) -> list[Picture]:
+def _curves(result: RunRecords) -> list[Picture]:
     history, how = result.history, result.protocol.average
     average = AVERAGE_NAMES[how]
     pictures = []
@@ -200,11 +200,11 @@ def _curves(result: Result) -> list[Picture]:
     return [picture for picture in pictures if picture is not None]
 
 
-def _loss(result: Result, scores: Scores) -> np.ndarray:
+def _loss(result: RunRecords, scores: Scores) -> np.ndarray:
     return mean_loss(scores.loss, scores.samples, result.history.population, result.protocol.average)
 
 
-def _latest(result: Result) -> np.ndarray | None:
+def _latest(result: RunRecords) -> np.ndarray | None:
     """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
     scores = counted_view(result)
     if scores is None or not len(scores.rounds):
@@ -213,7 +213,7 @@ def _latest(result: Result) -> np.ndarray | None:
     return accuracy if np.isfinite(accuracy).any() else None
 
 
-def _client_spread(result: Result) -> Picture | None:
+def _client_spread(result: RunRecords) -> Picture | None:
     accuracy = _latest(result)
     if accuracy is None:
         return None
@@ -223,7 +223,7 @@ def _client_spread(result: Result) -> Picture | None:
     return Picture(title, histogram(known, title, "test accuracy in %", "clients"))
 
 
-def _worst(result: Result) -> str:
+def _worst(result: RunRecords) -> str:
     accuracy = _latest(result)
     if accuracy is None:
         return ""
@@ -233,7 +233,7 @@ def _worst(result: Result) -> str:
     return f"Lowest test accuracy: {named}."
 
 
-def _reported(result: Result) -> dict[tuple[str, str], str]:
+def _reported(result: RunRecords) -> dict[tuple[str, str], str]:
     """Return (point, view) -> heading: where the protocol scores, and where clients that never train are."""
     return {
         (point, view): one_line(view if point == result.protocol.point else f"{view}, {spoken(point)}")
@@ -242,7 +242,7 @@ def _reported(result: Result) -> dict[tuple[str, str], str]:
     }
 
 
-def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet | None:
+def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sheet | None:
     """Return a line per client; of very many clients only of those with the lowest accuracy."""
     history, population = result.history, result.history.population
     if not len(population):
@@ -286,7 +286,7 @@ def _classes(partition: Mapping[str, Any] | None) -> list[int]:
     return [] if matrix is None else [int(n) for n in (matrix > 0).sum(axis=1)]
 
 
-def _domain_sheet(result: Result) -> Sheet | None:
+def _domain_sheet(result: RunRecords) -> Sheet | None:
     reported = _reported(result)
     entries = {place: e for e in result.summary["views"] if (place := (e["point"], e["view"])) in reported}
     entries = {place: entry for place, entry in entries.items() if entry["last"]}
@@ -349,7 +349,7 @@ def _labels(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _cost(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _cost(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary = result.summary
     rounds = max(1, summary["completed"])
     cards = [

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rayfl.evaluation.metrics import curve
-from rayfl.evaluation.run_records import Result
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.compare import counted_view, samples, unlike
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, cell_of, footnotes, ours, ranks, warnings_of
@@ -38,10 +38,10 @@ def table_page(
         planned: how many runs the table has when it is over.
         printed: what the paper prints.
     """
-    runs, _ = samples(map(Result.load, folders), cell_of)
+    runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
-    sections = {"result": "Result", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
+    sections = {"result": "RunRecords", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
     return render(
         "table.html",
         title=one_line(title),
@@ -72,7 +72,7 @@ def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[
     return render(
         "table.html",
         title=one_line(title),
-        sections=[("result", "Result")],
+        sections=[("result", "RunRecords")],
         running=False,
         state=state,
         grid=points,
@@ -120,14 +120,14 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
     return Sheet("Every cell, in %", heads, rows, search=True)
 
 
-def _dropped(runs: Sequence[Result]) -> list[str]:
+def _dropped(runs: Sequence[RunRecords]) -> list[str]:
     count = sum(run.summary["dropped"] for run in runs)
     return [f"Dropped updates: {count:,}; the table of runs says in which."] if count else []
 
 
-def _table_curves(runs: Sequence[Result]) -> list[Picture]:
+def _table_curves(runs: Sequence[RunRecords]) -> list[Picture]:
     """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
-    places: dict[str, dict[str, list[Result]]] = {}
+    places: dict[str, dict[str, list[RunRecords]]] = {}
     for run in runs:
         row, column, _ = cell_of(run)
         places.setdefault(column, {}).setdefault(row, []).append(run)
@@ -140,7 +140,7 @@ def _table_curves(runs: Sequence[Result]) -> list[Picture]:
     return [picture for picture in found if picture is not None]
 
 
-def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
+def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
     """Return the mean of the headline views' accuracies over the evaluations that all runs have."""
     if unlike(runs, cell_of):
         return None
@@ -163,7 +163,7 @@ def link(folder: Path, home: Path) -> str:
     return quote((folder / PAGE).relative_to(home).as_posix()) if folder.is_relative_to(home) else ""
 
 
-def _run_sheet(runs: Sequence[Result], home: Path) -> Sheet:
+def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     rows: list[Row] = []
     for run in runs:
         cell, summary = run.config["cell"], run.summary

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rayfl.engine.session import Session
 from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
-from rayfl.evaluation.run_records import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.config_file import read_config
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
+from rayfl.running.result import Result
 from rayfl.settings.description import flat
 from rayfl.system.own_code import changed
 from rayfl.system.text import counted, warn

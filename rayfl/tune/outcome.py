@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
-from rayfl.evaluation.run_records import Result
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import slug
 from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
+from rayfl.running.result import Result
 from rayfl.settings.description import display_name
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import write_file

@@ -8,9 +8,9 @@ from typing import Any
 
 from rayfl.evaluation.metrics import Metric, Validation, measure
 from rayfl.evaluation.protocol import Protocol
-from rayfl.evaluation.run_records import Result
 from rayfl.record.history import read_population, read_records
 from rayfl.report.text import mean_and_std
+from rayfl.running.result import Result
 
 
 class RoundScores:

@@ -28,13 +28,13 @@ from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.share import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
-from rayfl.evaluation.run_records import Result
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import Settings, of_data
 from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
+from rayfl.running.result import Result
 from rayfl.settings.arguments import arguments_of, checked
 from rayfl.system.files import held, write_file
 from rayfl.system.shipped import find
@@ -158,7 +158,7 @@ def _run(
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     shutil.rmtree(output / "tune", ignore_errors=True)  # of an earlier session, from which nothing is read
     grids: list[tune.ResultGrid] = []
-    cluster = Cluster(Ray(address=address))
+    cluster = Cluster(address)
     cluster.wait()
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -20,11 +20,11 @@ from ray import tune
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import Ray
 from rayfl.errors import UserError
-from rayfl.evaluation.run_records import Result
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Settings
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.running.config import federation_of
+from rayfl.running.result import Result
 from rayfl.system.error_report import own_fault
 from rayfl.system.files import lock
 from rayfl.tune.scores import RoundScores, validation_score

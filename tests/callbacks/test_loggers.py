@@ -23,7 +23,7 @@ from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.wandb import WandB
 from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
-from rayfl.evaluation.run_records import Result
+from rayfl.running.result import Result
 from rayfl.settings.imports import installed
 from tests.support.federations import bytes_of_run, small
 from tests.support.records import MadeUpRun, partition, record, write_run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rayfl.callbacks.tensorboard import TensorBoard
-from rayfl.evaluation.run_records import Result
+from rayfl.running.result import Result
 from tests.support.records import MadeUpRun, partition, record, write_run
 
 

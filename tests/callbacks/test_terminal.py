@@ -6,9 +6,9 @@ from rich.console import Console
 from rayfl import evaluation
 from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.evaluation.metrics import round_accuracy
-from rayfl.evaluation.run_records import Result
 from rayfl.report.summary import final_table
 from rayfl.report.text import clock, percent, size
+from rayfl.running.result import Result
 from tests.support.records import MadeUpRun, partition, record, write_run
 
 RUN = MadeUpRun()

@@ -12,8 +12,8 @@ import yaml
 from rayfl import Federation, Inline
 from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
-from rayfl.evaluation.run_records import Result
 from rayfl.run import main
+from rayfl.running.result import Result
 from rayfl.settings.description import dump
 from tests.support.refusals import told
 

@@ -4,7 +4,6 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -43,10 +42,10 @@ def test_an_address_that_nobody_asked_for_is_told(
 ) -> None:
     monkeypatch.setattr(cluster, "LocalRay", MagicMock())
     with warnings_shown():
-        cluster.connect(Ray())
+        cluster.connect(None)
         assert not capsys.readouterr().err
         monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
-        cluster.connect(Ray())
+        cluster.connect(None)
     (line,) = capsys.readouterr().err.splitlines()
     assert "10.1.2.3:6379" in line
 
@@ -124,7 +123,7 @@ def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatc
     joined: list[str] = []
     monkeypatch.setenv("RAY_ADDRESS", ray_runtime)
     monkeypatch.setattr(cluster.ray, "init", lambda address, **_: joined.append(address))
-    assert cluster.connect(SimpleNamespace(address="auto"))
+    assert cluster.connect("auto")
     assert joined == [ray_runtime]
 
 

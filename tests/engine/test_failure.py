@@ -27,9 +27,9 @@ import torch
 
 from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
 from rayfl.engine.worker import Worker
-from rayfl.evaluation.run_records import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.running.result import Result
 from rayfl.training import Client, State
 from tests.support.federations import bytes_of_run, small
 from tests.support.workers import pretend

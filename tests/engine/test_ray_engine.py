@@ -23,8 +23,8 @@ from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.engine.process import reserved_gpus
-from rayfl.evaluation.run_records import Result
 from rayfl.methods import Ditto
+from rayfl.running.result import Result
 from rayfl.sampling import Uniform
 from rayfl.training import Params
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -367,11 +367,11 @@ def test_what_ray_draws_while_it_comes_up(tmp_path: Path, monkeypatch: pytest.Mo
         assert drawn.wait(60)
         return choose(*arguments)
 
-    def draw(engine: Ray) -> Any:
+    def draw(*asked: Any) -> Any:
         assert choosing.wait(60)
         random.random()
         drawn.set()
-        return connect(engine)
+        return connect(*asked)
 
     monkeypatch.setattr(cluster, "connect", draw)
     monkeypatch.setattr(Uniform, "choose", slow)
@@ -380,7 +380,7 @@ def test_what_ray_draws_while_it_comes_up(tmp_path: Path, monkeypatch: pytest.Mo
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
     """Start what a test has put in the place of a local cluster, and clear up behind it."""
-    leave = cluster.connect(engine)
+    leave = cluster.connect(engine.address, engine.dashboard)
     assert leave
     with monkeypatch.context() as patch:
         patch.setattr(ray, "shutdown", lambda: None)

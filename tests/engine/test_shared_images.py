@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfl import Ray
 from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 
@@ -32,7 +31,7 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
         (1.0,) * 3,
     )
     data = FederatedData(dataset, (ClientData(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
-    cluster = clusters.Cluster(Ray())
+    cluster = clusters.Cluster(None)
     cluster.wait()
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
     found = cluster.put(data).dataset.inputs

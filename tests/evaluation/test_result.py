@@ -6,8 +6,8 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.run_records import Result, finish
 from rayfl.record.folder import RunFolder
+from rayfl.running.result import Result, finish
 from tests.support.records import partition, record, write_run
 
 

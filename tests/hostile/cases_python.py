@@ -25,11 +25,11 @@ from rayfl.data import (
 )
 from rayfl.errors import BadValue, Missing, UserError
 from rayfl.evaluation import Default, Protocol
-from rayfl.evaluation.run_records import Result
 from rayfl.jobs.table_file import Table
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
 from rayfl.nets import FDSEAlexNet
 from rayfl.record.cell import Cell
+from rayfl.running.result import Result
 from rayfl.tune.space import Space
 from tests.hostile.harness import Case
 from tests.support.federations import small

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rayfl.errors import Damaged, Missing, UserError
-from rayfl.evaluation.run_records import Result
+from rayfl.running.result import Result
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
 

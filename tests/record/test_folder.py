@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
-from rayfl.evaluation.run_records import finish
 from rayfl.record.folder import (
     KINDS,
     RunFolder,
@@ -25,6 +24,7 @@ from rayfl.record.folder import (
     sources,
 )
 from rayfl.record.history import read_lines
+from rayfl.running.result import finish
 from tests.support.records import partition, record, write_run
 from tests.support.refusals import refused
 

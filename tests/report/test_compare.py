@@ -6,7 +6,6 @@ from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.errors import Unknown
-from rayfl.evaluation.run_records import Result
 from rayfl.methods import METHODS
 from rayfl.report.compare import (
     BY_VALIDATION,
@@ -20,6 +19,7 @@ from rayfl.report.compare import (
     short_labels,
 )
 from rayfl.report.text import mean_and_std, percent
+from rayfl.running.result import Result
 from rayfl.settings.description import flat
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused

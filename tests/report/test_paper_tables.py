@@ -13,12 +13,12 @@ import yaml
 from rayfl import evaluation
 from rayfl.commands import report
 from rayfl.errors import Missing, Unknown
-from rayfl.evaluation.run_records import Result
 from rayfl.report.formats import ENDINGS
 from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
 from rayfl.report.printed import Figure, find_printed, printed_table
 from rayfl.report.table_page import table_page
 from rayfl.report.text import number
+from rayfl.running.result import Result
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused, told
 

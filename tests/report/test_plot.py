@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 import rayfl
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.evaluation.run_records import Result
 from rayfl.report.plots import rings_from
+from rayfl.running.result import Result
 from tests.support.records import write_run
 from tests.support.refusals import refused
 

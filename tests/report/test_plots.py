@@ -6,7 +6,6 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
-from rayfl.evaluation.run_records import Result
 from rayfl.report.compare import group_runs
 from rayfl.report.look import Look
 from rayfl.report.plots import (
@@ -25,6 +24,7 @@ from rayfl.report.plots import (
     series_of,
     sweep_series,
 )
+from rayfl.running.result import Result
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
 

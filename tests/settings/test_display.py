@@ -9,8 +9,8 @@ import pytest
 import rayfl
 from rayfl import Federation, Inline, Ray, Training, nets
 from rayfl.data import Arrays, Data, Dirichlet, EmbeddedDigits, Synthetic
-from rayfl.evaluation.run_records import Result
 from rayfl.methods import METHODS, FedProx, Local, TopK
+from rayfl.running.result import Result
 from tests.support.records import write_run
 
 EVIL = '<script>alert("&")</script>\x1b[31m'

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rayfl import evaluation
-from rayfl.evaluation.run_records import finish
 from rayfl.randomness import numpy_generator
 from rayfl.record.folder import RunFolder
 from rayfl.record.history import Population, read_records
+from rayfl.running.result import finish
 
 CONFIG = """\
 method:

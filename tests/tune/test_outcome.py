@@ -9,11 +9,11 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.evaluation.metrics import measure
-from rayfl.evaluation.run_records import Result
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Table
 from rayfl.methods import FedAvg
 from rayfl.record.history import Population, read_lines
+from rayfl.running.result import Result
 from rayfl.tune.outcome import (
     Best,
     PointResult,

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from rayfl.commands.run import federation_from
-from rayfl.evaluation.run_records import Result
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
+from rayfl.running.result import Result
 from rayfl.tune import command
 from rayfl.tune.command import main
 from rayfl.tune.space import Space
