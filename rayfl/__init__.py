@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
     from rayfl.evaluation.finetune import Finetune
-    from rayfl.federation import Federation
+    from rayfl.federation import Federation, resumed
     from rayfl.methods import Method
     from rayfl.report.plot import Plot
-    from rayfl.running.config import resumed
     from rayfl.running.result import Result
     from rayfl.running.saved_models import Models, load_models
     from rayfl.training import Training
@@ -65,7 +64,7 @@ _HOME = {
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
     "load_models": "rayfl.running.saved_models",
-    "resumed": "rayfl.running.config",
+    "resumed": "rayfl.federation",
 }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +177,7 @@ def test_a_run_whose_losses_are_huge_has_records(tmp_path: Path) -> None:
 
 def anywhere(**changes: Any) -> Federation:
     """A federation that names no folder."""
-    federation = small(Path("run"), rounds=1, **changes)
-    federation.output = None
-    return federation
+    return replace(small(Path("run"), rounds=1, **changes), output=None)
 
 
 def test_runs_of_one_second_have_folders_of_their_own(

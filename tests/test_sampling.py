@@ -126,8 +126,7 @@ def test_another_trace_is_another_run(tmp_path: Path) -> None:
     sampling = trace(tmp_path, entry(0, 0), entry(1, 0))
     small(tmp_path / "run", sampling=sampling, rounds=1).run()
     trace(tmp_path, entry(0, 0), entry(2, 0))
-    again = resumed(tmp_path / "run")
-    again.rounds = 2
+    again = resumed(tmp_path / "run", {"rounds": 2})
     with pytest.raises(UserError, match="trace"):
         again.run()
 
@@ -214,9 +213,7 @@ def test_a_class_neither_remembers_nor_draws_elsewhere(tmp_path: Path, sampling:
 def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Sampling) -> None:
     small(tmp_path / "whole", sampling=sampling, rounds=3).run()
     small(tmp_path / "half", sampling=sampling, rounds=1).run()
-    again = resumed(tmp_path / "half")
-    again.rounds = 3
-    again.run()
+    resumed(tmp_path / "half", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
 
 
@@ -243,8 +240,7 @@ class Names(Callback):
 
 def test_a_sampling_that_a_callback_tells_does_not_go_on_without_it(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", sampling=Named(), rounds=2)
-    federation.callbacks.append(Names())
-    federation.run()
+    federation.run([Names()])
     NAMED.clear()
     before = bytes_of_run(tmp_path / "run")
     with refused(BadCode, "sampling"):
@@ -284,8 +280,7 @@ def test_sampling_is_recorded(tmp_path: Path) -> None:
     other.run()
     text = (tmp_path / "run" / "config.yaml").read_text()
     (tmp_path / "run" / "config.yaml").write_text(text.replace("Cyclic", "BySize"))
-    again = resumed(tmp_path / "run")
-    again.rounds = 2
+    again = resumed(tmp_path / "run", {"rounds": 2})
     with refused(Conflict, "sampling"):
         again.run()
 

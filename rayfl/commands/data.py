@@ -10,7 +10,7 @@ from rayfl.data.base import Data
 from rayfl.data.splits import SPLITS
 from rayfl.errors import InUse
 from rayfl.report.contact_sheet import contact_sheet
-from rayfl.running.config import rooted
+from rayfl.running.settings import rooted
 from rayfl.settings import Settings, at_least
 from rayfl.settings.reader import flattened, read
 from rayfl.system.error_report import exit_code

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 from rayfl.commands.command_line import ANY_CODE, Parser
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
-from rayfl.federation import Federation
+from rayfl.federation import Federation, federation_of, resumed
 from rayfl.jobs.table_file import Table, check_kind, is_table
-from rayfl.running.config import federation_of, resumed
+from rayfl.running.run import FederationRun
+from rayfl.running.settings import RunSettings
 from rayfl.settings.description import RESUMABLE, config_of, dump
 from rayfl.settings.imports import from_here
 from rayfl.settings.reader import Flat, Word, flattened, layered
@@ -72,14 +73,19 @@ def main(arguments: list[str] | None = None) -> int:
 
     def run() -> int:
         with from_here():
-            result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
+            result = run_from(sys.argv[1:] if arguments is None else arguments).run()
         return 0 if result.complete else 128 + signal.SIGINT
 
     return exit_code(run)
 
 
-def federation_from(arguments: Sequence[str]) -> Federation:
-    """Build the federation that a command line asks for."""
+def federation_from(arguments: Sequence[str]) -> RunSettings:
+    """Return the settings of the run that a command line asks for."""
+    return run_from(arguments).settings
+
+
+def run_from(arguments: Sequence[str]) -> FederationRun:
+    """Return the run that a command line asks for."""
     asked = parser().read(arguments)
     given = flattened(asked.settings)
     paths = [find(name, "examples") for name in asked.config]
@@ -99,15 +105,15 @@ def federation_from(arguments: Sequence[str]) -> Federation:
                 f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
                 f"{', '.join('--' + name for name in odd)}",
             )
-        federation = resumed(asked.resume, given, any_code=asked.code is not None)
+        run = resumed(asked.resume, given, any_code=asked.code is not None)
     else:
         try:
-            federation = federation_of(layered(*files.values(), given))
+            run = FederationRun(federation_of(layered(*files.values(), given)))
         except UserError as error:
             raise _of_file(error, files, given) from error.__cause__
     if asked.print_config is not None:
-        _print(federation, asked.print_config)
-    return federation
+        _print(run.settings, asked.print_config)
+    return run
 
 
 def _file(path: Path, asked: Any, given: Flat) -> Flat:
@@ -149,7 +155,7 @@ def _of_file(error: UserError, files: Mapping[Path, Flat], given: Flat) -> UserE
     return next((error.within(path) for path, settings in files.items() if has(settings)), error)
 
 
-def _print(federation: Federation, how: str) -> NoReturn:
+def _print(federation: RunSettings, how: str) -> NoReturn:
     """Print a configuration; whole, or only what differs from the defaults of the classes that it names."""
     text = dump(federation)
     if how == "skip_default":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.data import FederatedData
 from rayfl.errors import BadValue, InUse, Missing, UserError
-from rayfl.federation import Federation
+from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import Table, changes_of, first_seeds, of_data, slug
@@ -23,7 +24,6 @@ from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.printed import printed_table
 from rayfl.report.table_page import table_page
-from rayfl.running.config import federation_of
 from rayfl.settings.description import config_of, decides, differing, flat
 from rayfl.settings.imports import from_here
 from rayfl.settings.reader import layered
@@ -192,7 +192,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
         settings = cell.settings | {"seed": cell.seed}
         federation = federation_of(settings)
         try:
-            federation.engine = federation.engine.resolve()
+            federation = replace(federation, engine=federation.engine.resolve())
             if data is None or of_data(settings) != about:  # most rows of a column have the same data
                 about, data = of_data(settings), federation.federated_data()
             federation.check(data)
@@ -221,7 +221,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     """Refuse a folder that holds a run with other settings than the cell's."""
     if not (folder / CONFIG).is_file():
         return
-    federation.seed = seed
+    federation = replace(federation, seed=seed)
     there = flat(read_config(folder), shown=True)
     wanted = flat(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if decides(key)}

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from rayfl.errors import Conflict, UserError
+from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Settings
 from rayfl.record.config_file import read_config
 from rayfl.record.folder import read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
-from rayfl.running.config import federation_of
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import held, lock, parse_json, read_file, write_file

@@ -20,7 +20,7 @@ from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
 from rayfl.report.significance import REFERENCE
-from rayfl.running.config import rooted
+from rayfl.running.settings import rooted
 from rayfl.settings.description import about_data, class_name, tells_apart
 from rayfl.settings.reader import flattened, layered, read, settled
 from rayfl.settings.yaml_file import read_mapping, read_yaml

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rayfl.engine.session import Session
 from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.config_file import read_config
+from rayfl.record.folder import RunFolder
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.running.result import Result
 from rayfl.settings.description import flat
@@ -20,9 +21,6 @@ from rayfl.system.text import counted, warn
 
 UNTIL = " to round "
 """Stands in records between a module that was replaced during a run, and its last round before."""
-
-if TYPE_CHECKING:
-    from rayfl.federation import Rounds
 
 
 def finished(path: Path, rounds: int) -> Result | None:
@@ -128,42 +126,13 @@ def restored(
             session.restore(path / "checkpoints", manifest)
             return manifest
         except Exception as error:
-            lost = _loss(session, error)
+            lost = loss_of(session, error)
             if isinstance(lost, Gone):
                 begun = (path / CONFIG).is_file()
                 way = f"go on with --resume {path}" if begun else "start the run again"
                 raise Shortage(f"{lost}: {way}") from error
             manifest = newest(path, settings, cohort)
-            _tell_of(lost, manifest)
-
-
-def carry_out(run: Rounds, manifest: Manifest | None) -> int | None:
-    """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
-
-    Returns:
-        None, or the round before which a signal has stopped the run.
-    """
-    session, method = run.session, run.federation.method
-    while True:
-        try:
-            stopped = run.go_on(manifest)
-            session.settle()
-            if warning := method.warning(session.server_metrics()):
-                warn(warning)
-            return stopped
-        except Exception as error:  # which may be anything, should what the session runs on be gone
-            lost = _loss(session, error, run)
-            if isinstance(lost, Gone) and not run.asked.is_set():
-                told = "The run stops with its last checkpoint intact: go on with --resume"
-                raise Shortage(f"{lost}. {told} {run.path}") from error
-            manifest = newest(run.path, run.settings, run.cohort)
-            start = manifest.round if manifest else 0
-            run.folder.truncate(start)
-            run.folder.append_engine({"lost": str(lost), "back_to": start})
-            _tell_of(lost, manifest)
-            if run.asked.is_set():
-                return start
-            manifest = restored(session, run.path, manifest, run.settings, run.cohort)
+            tell_of(lost, manifest)
 
 
 @contextmanager
@@ -184,13 +153,13 @@ def needing_room(path: Path) -> Iterator[None]:
         raise Shortage(f"{full}; then {way}") from None
 
 
-def _loss(session: Session, error: Exception, run: Rounds | None = None) -> Gone | Lost:
+def loss_of(session: Session, error: Exception, folder: RunFolder | None = None) -> Gone | Lost:
     """Return what has been lost, cleared up so that the run can be restored; raise what is no loss.
 
     Args:
         session: the processes.
         error: what has been raised.
-        run: which then has no record of a round that the server could not complete.
+        folder: the run's, which then has no record of a round that the server could not complete.
     """
     if isinstance(error, Gone):
         return error
@@ -201,12 +170,13 @@ def _loss(session: Session, error: Exception, run: Rounds | None = None) -> Gone
             return error
     except Gone as gone:
         return gone
-    if run is not None and (failed := session.failed_step()) is not None:
+    if folder is not None and (failed := session.failed_step()) is not None:
         with suppress(UserError):  # the error says more
-            run.folder.truncate(failed)
+            folder.truncate(failed)
     raise error
 
 
-def _tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
+def tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
+    """Warn of a loss, and say from where the run goes on."""
     where = f"the checkpoint after {counted(manifest.round, 'round')}" if manifest else "the start"
     warn(f"{lost}; going on from {where}")

@@ -11,7 +11,7 @@ from rayfl.engine.models import Models, bench
 from rayfl.errors import Damaged, Missing
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import PARTITION, read_history, read_partition
-from rayfl.running.config import resumed
+from rayfl.running.settings import RunSettings, recorded_settings
 from rayfl.system.own_code import changed
 from rayfl.system.text import warn
 
@@ -26,21 +26,21 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
         data: whether the data are loaded again, from where the run had them. Without them models predict and
             leave as files just the same, and ``Models.batch`` has nothing to give.
     """
-    federation = resumed(folder)
+    run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
     manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
     record = read_partition(Path(folder))
     without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
-    found = _recorded(folder, record) if without else federation.federated_data()
-    settings = federation.deciding(None if without else found)
+    found = _recorded(folder, record) if without else run.federated_data()
+    settings = run.deciding(None if without else found)
     if without:
         settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
-    if other := changed(manifest.settings.get("code", {}), federation.own_code()):
+    if other := changed(manifest.settings.get("code", {}), run.own_code()):
         warn(f"{folder} was run with other code of your own ({', '.join(other)}): models may score otherwise")
-    worker, server = bench(federation.plan(), found)
+    worker, server = bench(run.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)
     first = read_history(Path(folder)).first

@@ -133,12 +133,12 @@ def _unlike(
     """Return what is wrong with the arguments of a constructor, which Python has refused."""
     if odd := [name for name in named if name not in known]:
         hint = did_you_mean(odd[0], [name for name in known if name != "self"])
-        return Unknown(f"{cls._place}.{odd[0]}", f"is no option of {cls.__name__}{hint}")
+        return Unknown(f"{cls._place}.{odd[0]}".lstrip("."), f"is no option of {cls.__name__}{hint}")
     needed = [
         name for name, each in known.items() if each.default is each.empty and each.kind is each.KEYWORD_ONLY
     ]
     if lacking := [name for name in needed if name not in named]:
-        return Missing(f"{cls._place}.{lacking[0]}", f"is missing: {cls.__name__} needs it")
+        return Missing(f"{cls._place}.{lacking[0]}".lstrip("."), f"is missing: {cls.__name__} needs it")
     return BadCode(cls._place, f"{cls.__name__} cannot be made: {error}")
 
 

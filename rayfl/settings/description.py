@@ -45,8 +45,7 @@ def dump(federation: object) -> str:
 
 def config_of(federation: object) -> dict[str, Any]:
     """Return a federation's complete configuration, nested, as :func:`dump` writes it."""
-    found: dict[str, Any] = _plain(federation, "")
-    del found["output"]
+    found: dict[str, Any] = _plain(federation, "")["init_args"]
     return found
 
 

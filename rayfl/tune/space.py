@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from rayfl.errors import BadValue, Conflict, Missing, UserError
 from rayfl.evaluation.metrics import Metric
+from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
     Settings,
@@ -32,7 +33,7 @@ from rayfl.jobs.table_file import (
 from rayfl.record.cell import Cell
 from rayfl.record.folder import check_is
 from rayfl.record.history import SWEEP
-from rayfl.running.config import data_options, federation_of
+from rayfl.running.settings import data_options
 from rayfl.settings import at_least
 from rayfl.settings.description import PLACES, RESUMABLE, about_data, config_of, flat
 from rayfl.settings.reader import flattened, layered, read

@@ -20,11 +20,12 @@ from ray import tune
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import Ray
 from rayfl.errors import UserError
+from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Settings
 from rayfl.record.history import CONFIG, PARTITION, read_records
-from rayfl.running.config import federation_of
 from rayfl.running.result import Result
+from rayfl.running.run import FederationRun
 from rayfl.system.error_report import own_fault
 from rayfl.system.files import lock
 from rayfl.tune.scores import RoundScores, validation_score
@@ -107,13 +108,13 @@ class Trial(Callback):
         if job.finished:
             run = Result.load(job.folder)
         else:
-            if (job.folder / CONFIG).is_file():
-                federation = federation.resume(job.folder)
-            if isinstance(federation.engine, Ray):
-                federation.in_group = True
-                federation.engine = replace(federation.engine, address=None)  # it is in the cluster already
-            federation.callbacks.append(self)
-            run = federation.run()
+            engine = federation.engine
+            if isinstance(engine, Ray):  # it is in the cluster already
+                federation = replace(federation, engine=replace(engine, address=None))
+            begun = (job.folder / CONFIG).is_file()
+            made = federation.resume(job.folder) if begun else FederationRun(federation)
+            made.in_group = isinstance(engine, Ray)
+            run = made.run(callbacks=[self])
         self.report(job.rounds, validation_score(run, self._space.metric))
 
     def after_round(self, run: Run | None, record: Mapping[str, Any]) -> bool:

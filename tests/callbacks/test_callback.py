@@ -40,8 +40,7 @@ class Notes(Callback):
 
 def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", rounds=4, checkpoint_every=3)
-    federation.callbacks = [notes := Notes(last=1)]
-    result = federation.run()
+    result = federation.run([notes := Notes(last=1)])
     assert notes.told == [("start", 0, 0), 0, 1, "end"]
     assert (result.summary["completed"], result.complete) == (2, False)
     manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest()
@@ -49,8 +48,7 @@ def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert manifest is not None
     assert manifest.round == 2
     going_on = small(tmp_path / "elsewhere", rounds=4, checkpoint_every=3).resume(tmp_path / "run")
-    going_on.callbacks = [notes := Notes(last=9)]
-    assert going_on.run().complete
+    assert going_on.run([notes := Notes(last=9)]).complete
     assert notes.told == [("start", 2, 2), 2, 3, "end"]
     small(tmp_path / "whole", rounds=4, checkpoint_every=3).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
@@ -76,11 +74,9 @@ def test_a_resumed_run_has_the_accuracies_of_its_last_evaluation(tmp_path: Path)
     whole, first, then = Sees(), Sees(last=1), Sees()
     for name, callback in (("whole", whole), ("split", first)):
         federation = small(tmp_path / name, rounds=4, eval_every=2)
-        federation.callbacks = [callback]
-        federation.run()
+        federation.run([callback])
     going_on = small(tmp_path / "elsewhere", rounds=4, eval_every=2).resume(tmp_path / "split")
-    going_on.callbacks = [then]
-    going_on.run()
+    going_on.run([then])
     assert whole.seen[:2] == [{}, {}]
     assert whole.seen[2]
     assert then.seen == whole.seen[2:]
@@ -93,9 +89,8 @@ class Misspelt(Callback):
 
 def test_a_misspelt_hook_is_refused(tmp_path: Path) -> None:
     federation = small(tmp_path / "run")
-    federation.callbacks = [Misspelt()]
     with refused(Unknown, "Misspelt.after_rounds"):
-        federation.run()
+        federation.run([Misspelt()])
     assert not (tmp_path / "run").exists()
 
 
@@ -109,8 +104,7 @@ def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) 
     commit = Checkpoints.commit
     monkeypatch.setattr(Checkpoints, "commit", lambda self, m: (committed.append(m.round), commit(self, m)))
     federation = small(tmp_path / "run", rounds=3, checkpoint_every=2)
-    federation.callbacks = [Saves()]
-    federation.run()
+    federation.run([Saves()])
     assert committed == [1, 2, 3]
 
 
@@ -120,9 +114,8 @@ def test_after_a_callback_that_raises_the_run_goes_on(tmp_path: Path) -> None:
             return bool(record["round"] == 1 and record["no such key"])
 
     federation = small(tmp_path / "run", rounds=3, checkpoint_every=1)
-    federation.callbacks = [Broken()]
     with pytest.raises(KeyError, match="no such key"):
-        federation.run()
+        federation.run([Broken()])
     small(tmp_path / "elsewhere", rounds=3, checkpoint_every=1).resume(tmp_path / "run").run()
     small(tmp_path / "whole", rounds=3, checkpoint_every=1).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
@@ -155,26 +148,23 @@ class Clumsy(Callback):
 
 def test_after_a_callback_that_raises_at_the_end_others_end(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", rounds=1)
-    federation.callbacks = [Clumsy(), notes := Notes(last=9)]
     with pytest.raises(OSError, match="no such printer"):
-        federation.run()
+        federation.run([Clumsy(), notes := Notes(last=9)])
     assert notes.told == [("start", 0, 0), 0, "end"]
     assert small(tmp_path / "else", rounds=1).resume(tmp_path / "run").run().complete
 
 
 def test_an_end_that_raises_hides_no_other_mistake(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", method=Poisoned(), participation=1.0)
-    federation.callbacks = [Clumsy()]
     with refused(BadUpdate, "client 2"):
-        federation.run()
+        federation.run([Clumsy()])
 
 
 @pytest.mark.parametrize("engine", [Inline(), Ray(actors=2)], ids=["inline", "ray"])
 def test_callbacks_see_scores_and_models(tmp_path: Path, kept_actors: None, engine: Any) -> None:
     """The accuracies of the last evaluation, and models that score as this evaluation has."""
     federation = small(tmp_path / "run", rounds=3, eval_every=2, method=FedPer(), engine=engine)
-    federation.callbacks = [looks := Looks()]
-    result = federation.run()
+    result = federation.run([looks := Looks()])
     table = result.clients.query("view == 'personal'")
     for split, found in (("test", looks.accuracies), ("val", looks.validation)):
         for round, expected in enumerate(({}, 1, 2)):
@@ -189,7 +179,6 @@ def test_callbacks_see_scores_and_models(tmp_path: Path, kept_actors: None, engi
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     federation = small(tmp_path / "looked", rounds=3, method=FedPer())
-    federation.callbacks = [Looks()]
-    federation.run()
+    federation.run([Looks()])
     small(tmp_path / "plain", rounds=3, method=FedPer()).run()
     assert bytes_of_run(tmp_path / "looked") == bytes_of_run(tmp_path / "plain")

@@ -183,8 +183,7 @@ def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnin
             return False
 
     federation = small(tmp_path / "run", rounds=2, loggers=["csv", "tensorboard"])
-    federation.callbacks = [Damages()]
-    assert federation.run().complete
+    assert federation.run([Damages()]).complete
     first, second = sorted(warnings())
     assert first.startswith("the logger csv has failed, and the run goes on without it: Shortage: ")
     assert second == (

@@ -107,9 +107,8 @@ def main() -> None:
         with cluster(folder, v2="--v1" not in sys.argv) as address:
             engine = Ray(address=address, gpus_per_actor=0.25, device="cpu", actors=2)
             federation = small(folder / "run", engine=engine, rounds=2)
-            federation.callbacks.append(Where())
             began = time.monotonic()
-            accuracy = federation.run().accuracy
+            accuracy = federation.run([Where()]).accuracy
             print(f"accuracy {accuracy:.3f} after {time.monotonic() - began:.0f} s", flush=True)
             began = time.monotonic()
             ray.init(address=address, logging_level="ERROR")

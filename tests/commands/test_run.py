@@ -164,7 +164,7 @@ def test_a_full_disk_is_told_in_a_line(
     def full(folder: object) -> None:
         raise ValueError("no table") from OSError(errno.ENOSPC, "no bytes written")
 
-    monkeypatch.setattr("rayfl.federation.finish", full)
+    monkeypatch.setattr("rayfl.running.run.finish", full)
     assert main([*TINY, "--output", str(tmp_path / "run")]) == 2
     line = f"No space left on device: make room; then go on with --resume {tmp_path / 'run'}"
     assert capsys.readouterr().err.splitlines()[-1] == f"rayfl: error: {line}"

@@ -13,11 +13,11 @@ import yaml
 
 from rayfl import Federation, table
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown
+from rayfl.federation import federation_of
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
-from rayfl.running.config import federation_of
 from rayfl.settings.description import dump
 from tests.support.own_modules import SCALED
 from tests.support.refusals import told

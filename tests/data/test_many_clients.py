@@ -101,7 +101,6 @@ def test_runs_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert result.summary["headline"]["clients"] == 12
     assert result.models.round == 2
     assert set(Result.load(tmp_path / "half").clients.client) == set(range(12))
-    going_on = resumed(tmp_path / "half", {"rounds": 3})
-    going_on.data = Synthetic(train=240, test=60, shape=(1, 16, 16))
+    other = small(tmp_path, rounds=3, data=Synthetic(train=240, test=60, shape=(1, 16, 16)))
     with refused(Conflict, "data.train"):
-        going_on.run()
+        other.resume(tmp_path / "half").run()

@@ -57,8 +57,7 @@ def test_the_stack_is_recorded_as_the_number_that_it_was(tmp_path):
 
 
 def test_a_run_leaves_the_federation_as_it_was(tmp_path):
-    federation = small(tmp_path / "run", rounds=1)
-    federation.clients = None
+    federation = small(tmp_path / "run", rounds=1, clients=None)
     before = dict(vars(federation))
     federation.run()
     assert vars(federation) == before
@@ -135,8 +134,7 @@ def test_a_gpu_uses_tf32_and_deterministic_kernels_only_if_asked_for(monkeypatch
 
 
 def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
-    federation = small(tmp_path / "run")
-    federation.engine = federation.engine.resolve()
+    federation = small(tmp_path / "run", engine=Inline().resolve())
     with federation.engine.preparing("run") as started:
         workers = started.workers(federation.plan(), federation.federated_data())
     workers.start(shrink=False)

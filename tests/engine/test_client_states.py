@@ -224,9 +224,7 @@ def from_memory(tmp_path_factory: pytest.TempPathFactory) -> dict[type, dict[str
 @pytest.mark.parametrize("method", [Ditto, FedPer])
 def test_the_same_bytes(tmp_path: Path, from_memory: dict[type, dict[str, bytes]], method: Any) -> None:
     small(tmp_path / "run", method=method(), rounds=2, engine=Inline(state_memory=0)).run()
-    going_on = resumed(tmp_path / "run")
-    going_on.rounds = 3
-    going_on.run()
+    resumed(tmp_path / "run", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "run", settings=False) == from_memory[method]
 
 
@@ -285,9 +283,7 @@ def test_a_checkpoint_of_large_states(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(checkpoint, "BYTES_PER_FILE", 1)
     small(tmp_path / "run", method=Ditto(), rounds=1, engine=pretend(count=3)).run()
     monkeypatch.undo()
-    going_on = resumed(tmp_path / "run")
-    going_on.rounds = 3
-    going_on.run()
+    resumed(tmp_path / "run", {"rounds": 3}).run()
     manifest = Checkpoints(tmp_path / "run" / "checkpoints").newest()[0]
     together = Checkpoints(tmp_path / "together" / "checkpoints").newest()[0]
     assert manifest is not None

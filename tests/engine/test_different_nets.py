@@ -76,9 +76,7 @@ def test_a_list_of_nets_is_recorded_and_made_again(tmp_path: Path) -> None:
 def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     mixed(tmp_path / "whole", rounds=2).run()
     mixed(tmp_path / "half", rounds=1).run()
-    going_on = resumed(tmp_path / "half")
-    going_on.rounds = 2
-    going_on.run()
+    resumed(tmp_path / "half", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
 
 

@@ -305,15 +305,13 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     assert "\n" not in str(end.value)
     assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
     assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
-    federation = resumed(tmp_path / "run")
-    federation.method = Ditto()
-    federation.engine = Inline()
+    federation = small(tmp_path / "run", method=Ditto(), rounds=ROUNDS)
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     manifest, _ = checkpoints.newest()
     assert manifest is not None
     settings = {"division": manifest.settings["division"], **federation.deciding()}
     checkpoints.commit(replace(manifest, settings=settings))  # those there are of a method that dies
-    federation.run()
+    federation.resume(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
 
 

@@ -101,14 +101,12 @@ class RunsBeside(RunsAnother):
 
 def test_a_callback_may_run_another_federation(tmp_path: Path, plain: dict[str, bytes]) -> None:
     federation = small(tmp_path / "run", rounds=2)
-    federation.callbacks.append(RunsAnother(tmp_path / "other"))
-    federation.run()
+    federation.run([RunsAnother(tmp_path / "other")])
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "other") == plain
 
 
 def test_two_threads_do_not_run_at_once(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", rounds=2)
-    federation.callbacks.append(RunsBeside(tmp_path / "other"))
     with refused(Conflict, "this process"):
-        federation.run()
+        federation.run([RunsBeside(tmp_path / "other")])
     assert not (tmp_path / "other").exists()

@@ -679,8 +679,6 @@ def test_an_actor_that_dies(
     assert "\n" not in str(died.value)
     assert_gone(closed[0])
     assert not Result.load(tmp_path / "run").complete
-    engine = Inline() if victim == "server" else Ray(actors=2)
-    federation = resumed(tmp_path / "run")
-    federation.engine = engine
-    federation.run()
+    engine = {"engine": "Inline"} if victim == "server" else {"engine.actors": 2}
+    resumed(tmp_path / "run", engine).run()
     assert bytes_of_run(tmp_path / "run") == undisturbed

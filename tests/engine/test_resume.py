@@ -62,8 +62,7 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
     net = net_of(name, LeNet())
     small(whole, method=METHODS[name](), net=net).run()
     stopping = small(split, method=METHODS[name](), net=net)
-    stopping.callbacks.append(StopsAfterTwo())
-    assert not stopping.run().complete
+    assert not stopping.run([StopsAfterTwo()]).complete
     resumed(split, {"quiet": True}).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
@@ -344,21 +343,18 @@ def test_resume_refuses_a_run_that_is_still_going_on(tmp_path: Path) -> None:
             return False
 
     federation = small(tmp_path / "run")
-    federation.callbacks = [Second()]
-    federation.run()
+    federation.run([Second()])
     assert len(asked) == federation.rounds
     assert rounds_of(tmp_path / "run") == federation.rounds
     longer = resumed(tmp_path / "run", {"rounds": federation.rounds + 1})
-    longer.callbacks = [Second()]
-    longer.run()
-    assert len(asked) == longer.rounds == rounds_of(tmp_path / "run")
+    longer.run([Second()])
+    assert len(asked) == federation.rounds + 1 == rounds_of(tmp_path / "run")
 
 
 def test_resume_of_a_run_without_checkpoints_that_was_stopped(tmp_path: Path) -> None:
     """Its end has a checkpoint, too, so that the rounds after the stop are not run again and again."""
     federation = small(tmp_path, rounds=3, checkpoint_every=0)
-    federation.callbacks.append(IsStopped())
-    assert not federation.run().complete
+    assert not federation.run([IsStopped()]).complete
     assert resumed(tmp_path).run().complete
     assert max((tmp_path / "checkpoints").glob("manifest-*.json")).stem == "manifest-000003"
 
@@ -507,10 +503,8 @@ def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
     small(tmp_path / "run", rounds=2).run()
     before = files_of(tmp_path / "run")
     assert {"summary.json", "clients.parquet"} <= {file.name for file in before}
-    federation = resumed(tmp_path / "run", {"rounds": 4, "quiet": True})
-    federation.engine = Broken()
     with refused(Shortage):
-        federation.run()
+        small(tmp_path / "run", rounds=4, engine=Broken()).resume(tmp_path / "run").run()
     assert files_of(tmp_path / "run") == before
 
 
@@ -552,14 +546,12 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
     run, few = tmp_path / "run", Synthetic(train=40, test=20, shape=(3, 20, 20))
     mine = own_modules.load("mine", SCALED).Mine()
     first = small(run, method=mine, data=few, clients=2, rounds=2)
-    first.callbacks.append(own_modules.load("watch", WATCHES).Watch())
-    first.run()
+    first.run([own_modules.load("watch", WATCHES).Watch()])
     before = json.loads((run / "environment.json").read_text())
     assert [before[key].keys() for key in ("code", "callbacks")] == [{"mine"}, {"watch"}]
     own_modules.load("mine", f"# Edited\n{SCALED}")
     longer = resumed(run, {"rounds": 3, "quiet": True})
-    longer.callbacks.append(own_modules.load("watch", f"{WATCHES}    x = 1\n").Watch())
-    longer.run()
+    longer.run([own_modules.load("watch", f"{WATCHES}    x = 1\n").Watch()])
     own_modules.load("mine", SCALED.replace("1.0", "0.1"))
     kept = bytes_of_run(run)
     with refused(Conflict, run):

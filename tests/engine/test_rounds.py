@@ -87,10 +87,9 @@ def test_a_run_is_not_resumed_with_another_number(tmp_path: Path) -> None:
     """A stopped run goes on as it was, and neither longer nor shorter."""
     small(tmp_path / "whole", method=Cooling()).run()
     stopped = small(tmp_path / "run", method=Cooling())
-    stopped.callbacks.append(Stopping())
-    stopped.run()
+    stopped.run([Stopping()])
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    for rounds in ("3", "5"):
+    for rounds in (3, 5):
         with refused(Conflict, "rounds"):
             resumed(tmp_path / "run", {"rounds": rounds, "quiet": True}).run()
     assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}

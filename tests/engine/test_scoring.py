@@ -15,9 +15,9 @@ from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import cut, score_rows
-from rayfl.federation import MANY
 from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
+from rayfl.running.settings import MANY
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
 from tests.support.federations import Poisoned, bytes_of_run, small

@@ -13,8 +13,8 @@ import yaml
 
 from rayfl.commands.table import plan
 from rayfl.errors import Damaged, Missing, Unknown
+from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table
-from rayfl.running.config import federation_of
 from rayfl.tune.space import Space
 from tests.hostile.harness import Case
 

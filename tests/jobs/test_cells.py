@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rayfl.federation import federation_of
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
 from rayfl.record.config_file import read_config
-from rayfl.running.config import federation_of
 from tests.support.federations import bytes_of_run
 
 SETTINGS = {

@@ -183,8 +183,7 @@ def test_the_page_is_there_while_a_run_goes_on(tmp_path: Path, monkeypatch: pyte
     for name, value in (("FIRST", 0.0), ("PAUSE", 0.0), ("SHARE", 1e9)):
         monkeypatch.setattr(live, name, value)
     federation, reads = small(tmp_path / "run", rounds=3), Reads()
-    federation.callbacks.append(reads)
-    federation.run()
+    federation.run([reads])
     assert [f"Running: {n} of 3" in page for n, page in enumerate(reads.pages, start=1)] == [
         True,
         True,

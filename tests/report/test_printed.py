@@ -10,12 +10,12 @@ import yaml
 
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.evaluation import FDSE as FDSEProtocol
+from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Settings, Table, layered
 from rayfl.methods import FDSE, METHODS, WRAPPERS
 from rayfl.nets import FDSEAlexNet
 from rayfl.report.paper_tables import compare
 from rayfl.report.printed import Figure, known_tables, printed_table
-from rayfl.running.config import federation_of
 from rayfl.training import Exponential
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in

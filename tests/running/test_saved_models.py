@@ -157,8 +157,7 @@ class Keeps(Callback):
 def test_models_have_the_memory_layout_of_the_run(tmp_path: Path, execution: Any) -> None:
     """A loop and a stack have different ones, and so different last bits."""
     federation = small(tmp_path / "run", engine=Inline(device="cpu", execution=execution), rounds=1)
-    federation.callbacks.append(seen := Keeps())
-    federation.run()
+    federation.run([seen := Keeps()])
     models = load_models(tmp_path / "run")
     x, _ = models.batch(3)
     assert x.stride() == seen.x.stride()

@@ -34,7 +34,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfl import federation as running
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
 from rayfl.engine.base import Engine, Plan, Started
@@ -51,6 +50,8 @@ from rayfl.nets import Architecture, SplitNet
 from rayfl.record import folder as records
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CLIENTS, CONFIG, METRICS, PARTITION, SUMMARY
+from rayfl.running import run as running
+from rayfl.running.settings import RunSettings
 from rayfl.system import files
 from rayfl.system.files import Disk
 from rayfl.system.log import log
@@ -604,7 +605,7 @@ def without_extras(disk: Disk) -> Iterator[None]:
         mock.patch.object(page, "write_page", return_value=True),
         mock.patch.object(records, "environment", dict),
         mock.patch.object(running, "dump", _configuration),
-        mock.patch.object(Federation, "deciding", _deciding),
+        mock.patch.object(RunSettings, "deciding", _deciding),
     ):
         log.disabled = True
         try:
@@ -613,17 +614,17 @@ def without_extras(disk: Disk) -> Iterator[None]:
             log.disabled = before
 
 
-_DUMP, _DECIDING = running.dump, Federation.deciding
+_DUMP, _DECIDING = running.dump, RunSettings.deciding
 
 
-def _configuration(federation: Federation) -> str:
+def _configuration(federation: RunSettings) -> str:
     kind = type(federation.engine)  # all else is the same: a configuration does not have the folder
     if kind not in _known:
         _known[kind] = _DUMP(federation)
     return cast(str, _known[kind])
 
 
-def _deciding(federation: Federation, data: FederatedData | None = None) -> dict[str, Any]:
+def _deciding(federation: RunSettings, data: FederatedData | None = None) -> dict[str, Any]:
     if "deciding" not in _known:
         _known["deciding"] = _DECIDING(federation, data)
     return cast(dict[str, Any], _known["deciding"])
@@ -664,11 +665,10 @@ def _lived(world: World, folder: Path) -> str:
     for _ in range(LIVES):
         world.begin()
         federation = small(folder, engine)
-        if (folder / CONFIG).is_file():
-            federation = federation.resume(folder)
+        run = federation.resume(folder) if (folder / CONFIG).is_file() else federation
         try:
             with mock.patch.object(running, "Session", SimulatedSession):
-                federation.run()
+                run.run()
             if world.dice.random() < 0.25:
                 world.happened.append("power after the end")
                 world.disk.lose_power()

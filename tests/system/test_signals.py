@@ -169,8 +169,7 @@ def test_ctrl_c_ends_what_comes_after_a_run(
     with interrupted:
         for seed in range(2):
             federation = small(tmp_path / str(seed), seed=seed, rounds=rounds, checkpoint_every=100)
-            federation.callbacks.append(Stopping(*numbers))
-            assert not federation.run().complete
+            assert not federation.run([Stopping(*numbers)]).complete
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"][:begun]
     manifests = sorted((tmp_path / "0" / "checkpoints").glob("manifest-*.json"))
     assert [int(path.stem[-6:]) for path in manifests] == ([] if left is None else [left])

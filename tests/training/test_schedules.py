@@ -113,8 +113,7 @@ def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:
 
         def end(self) -> None: ...
 
-    half.callbacks.append(Stopping())  # type: ignore[arg-type]
-    half.run()
+    half.run([Stopping()])
     with pytest.raises(UserError, match="rounds is 5"):
         resumed(tmp_path / "half", {"rounds": 5}).run()
     resumed(tmp_path / "half").run()

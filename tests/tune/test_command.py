@@ -125,7 +125,7 @@ def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
         raise BadData("data", "are enough")
 
     space = space_of(tmp_path, seeds="seeds: [5, 6]")
-    monkeypatch.setattr("rayfl.federation.Federation.federated_data", federated_data)
+    monkeypatch.setattr("rayfl.running.settings.RunSettings.federated_data", federated_data)
     with refused(BadData, "data"):
         check(space, space.examples())
     assert seeds == [5]

@@ -1,6 +1,7 @@
 """Tune spaces: what files may say, and the points that they mean."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import yaml
 
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
+from rayfl.federation import federation_of
 from rayfl.methods import METHODS
-from rayfl.running.config import federation_of
 from rayfl.settings.description import dump
 from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Space, _short, tidy
@@ -151,9 +152,7 @@ def test_bases(tmp_path):
     (tmp_path / "again.yaml").write_text("sweep: again\nbase: config.yaml\nsearch: {method.mu: [0.0]}\n")
     again = Space.load(tmp_path / "again.yaml")
     (one, other) = (s.examples()[0].settings for s in (again, Space.load(write(tmp_path))))
-    built = [federation_of(s) for s in (one, other)]
-    for federation in built:
-        federation.cell = None
+    built = [replace(federation_of(s), cell=None) for s in (one, other)]
     first, second = (yaml.safe_load(dump(federation)) for federation in built)
     assert first == second
 

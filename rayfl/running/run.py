@@ -1,0 +1,493 @@
+"""A run, from its settings to its result: resolve, check, start, restore, rounds, finish."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.callbacks.early_stopping import EarlyStopping
+from rayfl.callbacks.loggers import LOGGERS
+from rayfl.callbacks.page import LivePage
+from rayfl.callbacks.terminal import LogRounds, Progress, print_start
+from rayfl.data import FederatedData
+from rayfl.engine.base import Engine
+from rayfl.engine.inline import stack_differs
+from rayfl.engine.models import Models
+from rayfl.engine.process import alone, torch_defaults
+from rayfl.engine.round_result import RoundResult
+from rayfl.engine.session import Session
+from rayfl.engine.workers import Gone
+from rayfl.errors import BadValue, Shortage
+from rayfl.evaluation.latest import LatestScores
+from rayfl.evaluation.measures import recorded
+from rayfl.evaluation.metrics import client_accuracies
+from rayfl.randomness import generator
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.config_file import read_config
+from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
+from rayfl.record.history import CONFIG, LOG
+from rayfl.report.page import PAGE, write_page
+from rayfl.report.run_page import run_page
+from rayfl.report.summary import final_table
+from rayfl.running.checks import check_names
+from rayfl.running.recovery import (
+    check_device,
+    finished,
+    loss_of,
+    needing_room,
+    newest,
+    restored,
+    tell_of,
+    to_resume,
+)
+from rayfl.running.result import Result, finish
+from rayfl.running.settings import RunSettings
+from rayfl.sampling import takes_all
+from rayfl.settings.description import display_name, dump, flat, public_path
+from rayfl.system.files import held, writing
+from rayfl.system.log import RunLog, log, warnings_shown
+from rayfl.system.own_code import digests
+from rayfl.system.signals import asked_to_stop
+from rayfl.system.streams import lasting_output
+from rayfl.system.text import counted, one_line, tell, warn
+
+
+class FederationRun:
+    """A run of a federation: a new one, or one that goes on where its last checkpoint is.
+
+    Attributes:
+        settings: as they were given.
+        resumes: whether the run goes on that is in ``settings.output``.
+        any_code: whether it may go on with other code of the user's own.
+        in_group: whether it is a trial, whose actors go into the trial's placement group.
+    """
+
+    def __init__(
+        self, settings: RunSettings, resumes: bool = False, any_code: bool = False, in_group: bool = False
+    ) -> None:
+        self.settings, self.resumes, self.any_code, self.in_group = settings, resumes, any_code, in_group
+
+    def run(self, callbacks: Sequence[Callback] = ()) -> Result:
+        """Run all rounds, or those that are left of a resumed run; return the records.
+
+        A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint. After a
+        SIGTERM or SIGHUP the result has ``complete`` false.
+
+        Args:
+            callbacks: what looks at every round; a resumed run has only those that it is given again.
+
+        Raises:
+            KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
+            UserError: the settings are impossible, data are missing, the run folder is in use, or another
+                thread of this process runs a federation; raised before any actor is started. Or: an update is
+                bad and the policy is to stop.
+        """
+        settings = self.settings
+        if settings.output == "":  # as from a shell's variable that is not set; a path would be this folder
+            raise BadValue("output", "is empty: give a folder, or leave it out")
+        with ExitStack() as contexts:
+            for each in (alone(), torch_defaults(), lasting_output(), warnings_shown()):
+                contexts.enter_context(each)
+            run_log = contexts.enter_context(RunLog(settings.log_level))
+            path = Path(settings.output or contexts.enter_context(_new_folder(settings))).expanduser()
+            contexts.enter_context(needing_room(path))
+            if self.resumes:
+                check_stays(path)
+                check_is(path, "run", CONFIG)
+                contexts.enter_context(held(path))
+                if over := finished(path, settings.rounds):
+                    return _shown(over, settings.quiet)
+            else:
+                check_unused(path)
+            return self._run(path, callbacks, run_log, contexts)
+
+    def _run(self, path: Path, callbacks: Sequence[Callback], run_log: RunLog, contexts: ExitStack) -> Result:
+        given = self.settings.engine
+        settings = replace(self.settings, engine=given.resolve())
+        if self.resumes and given.device == "auto":
+            check_device(path, settings.engine.device)
+        for each in callbacks:
+            check_names(type(each))
+        name = one_line("/".join(path.absolute().parts[-2:]))
+        # As given: it tells of a GPU that stays unused only where nobody has asked for a CPU.
+        with given.preparing(name, quiet=settings.quiet, in_group=self.in_group) as started:
+            data = settings.federated_data()
+            settings = replace(settings, clients=len(data))
+            for warning in settings.check(data):
+                warn(warning)
+            if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
+                settings = _loop_where_stacks_differ(settings, given, data)
+            cohort = partial(settings.cohort, samples=data.sizes)
+            first = cohort(0)
+            settings = replace(settings, engine=settings.engine.with_stack(len(first), len(data)))
+            plan, groups = settings.plan(), len(settings.engine.groups(first))
+            code = settings.own_code()
+            deciding = settings.deciding(data) | {"code": code}
+            manifest = None
+            if self.resumes:
+                manifest = to_resume(path, settings.rounds, deciding, cohort, self.any_code)
+            _tell_start(settings, path, manifest.round if manifest else 0, data)
+        data = started.share(data, code)
+        workers = started.workers(plan, data, groups)
+        with Session(plan, data, workers) as session, asked_to_stop() as asked:
+            manifest = restored(session, path, manifest, deciding, cohort)
+            # Nothing is written before this line: a run that cannot go on stays as it is.
+            if not self.resumes:
+                with writing(path):
+                    path.mkdir(parents=True, exist_ok=True)
+                contexts.enter_context(held(path))
+            folder = self._open(settings, path, manifest, data, deciding["code"], callbacks)
+            with writing(path / LOG, "remove it, and resume the run"):
+                run_log.open(path / LOG)
+            looking = [*started.watchers(), *callbacks]
+            with Rounds(settings, session, folder, deciding, asked, looking) as rounds:
+                stopped = rounds.run(manifest)
+        if stopped is None:
+            result = _shown(_with_page(finish(folder)), settings.quiet)
+        else:
+            stop = f"Stopped before round {stopped + 1} of {settings.rounds}; go on with --resume {path}"
+            log.info("%s", stop)
+            if not settings.quiet:
+                tell(stop)
+            result = _with_page(Result.load(path))
+        if asked.interrupted:
+            raise KeyboardInterrupt
+        return result
+
+    def _open(
+        self,
+        settings: RunSettings,
+        path: Path,
+        manifest: Manifest | None,
+        data: FederatedData,
+        code: Mapping[str, str],
+        callbacks: Sequence[Callback],
+    ) -> RunFolder:
+        config = dump(settings)
+        digested = digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in callbacks)
+        if not self.resumes:
+            folder = RunFolder.create(path, config, code=code, callbacks=digested)
+        else:
+            start = manifest.round if manifest else 0
+            folder = RunFolder.resume(path, start, config, code=code, callbacks=digested)
+            if settings.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
+                folder.keep_evaluations(settings.evaluates)
+        folder.write_partition(data.describe())
+        return folder
+
+
+def _loop_where_stacks_differ(settings: RunSettings, given: Engine, data: FederatedData) -> RunSettings:
+    """Let the run go on in the loop, with a warning, where a stack would train clients otherwise."""
+    engine = settings.engine
+    if engine.execution != "stacked" or not (why := stack_differs(settings.plan(), data)):
+        return settings
+    warn(
+        "engine.execution is stacked, and a stack would not train clients as a loop does "
+        f"({why}): the run goes on with engine.execution=loop"
+    )
+    loop = replace(engine, execution="loop", memory_format=given.memory_format)
+    return replace(settings, engine=loop.resolve())
+
+
+@contextmanager
+def _new_folder(settings: RunSettings) -> Iterator[Path]:
+    """Make a folder for this run alone, though others may begin in the same second."""
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(settings.method).__name__}"
+    for number in count(1):
+        path = Path("runs", name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # a run that has begun leaves files there
+            path.rmdir()
+            path.parent.rmdir()
+
+
+def _tell_start(settings: RunSettings, path: Path, start: int, data: FederatedData) -> None:
+    sampled = len(settings.cohort(0, data.sizes))
+    facts = {
+        "method": display_name(public_path(type(settings.method))),
+        "data": f"{type(settings.data).__name__}, {type(settings.data.partition).__name__}",
+        "net": ", ".join(map(str, settings.plan().nets)),
+        "clients": f"{settings.clients}, {sampled} in a round"
+        + (f", {data.unseen} unseen ({settings.unseen})" if data.unseen else ""),
+        "rounds": str(settings.rounds) + (f", from {start + 1} on" if start else ""),
+        "engine": settings.engine.describe(),
+        **({"fine-tuning": _cost_of_finetuning(settings, start, data)} if settings.finetune.epochs else {}),
+        "protocol": str(settings.protocol),
+        "run folder": str(path),
+    }
+    for name, text in facts.items():
+        log.info("%s: %s", name, one_line(text))
+    for remark in data.remarks:
+        log.info("%s", one_line(remark))
+    if not settings.quiet:
+        print_start(facts)
+        tell(data.table())
+
+
+def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:
+    """Say how much is trained for the evaluations that are left."""
+    evaluations = counted(sum(map(settings.evaluates, range(start, settings.rounds))), "evaluation")
+    clients = counted(settings.scored_count(int(np.count_nonzero(data.sizes))), "client")
+    return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
+
+
+def _shown(result: Result, quiet: bool) -> Result:
+    if not quiet:
+        final_table(result.summary)
+        tell(f"The run is in {result.folder}, and its page is {result.folder / PAGE}.")
+    headline, kept = result.summary["headline"], Checkpoints(result.folder / "checkpoints").rounds
+    if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
+        after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
+        gone = f"The models of round {headline['rounds'][0] + 1} are gone. Checkpoints: {after}."
+        log.info("%s", gone)
+        if not quiet:
+            tell(gone)
+    return result
+
+
+class Rounds(Run):
+    """The rounds of a run, and the way back to a checkpoint; use it as a context manager.
+
+    Attributes:
+        settings: of the run, without ``auto``.
+        session: the processes that hold the clients and the server.
+        folder: where the records go.
+        deciding: what decides the numbers; checkpoints carry it.
+        asked: set when a signal has asked the run to stop.
+        cohort: round -> the clients that train in it.
+        callbacks: what looks at every round.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        session: Session,
+        folder: RunFolder,
+        deciding: dict[str, Any],
+        asked: threading.Event,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.settings, self.session, self.folder = settings, session, folder
+        self.deciding, self.asked = deciding, asked
+        self.path, self.population = folder.path, folder.population
+        self._evaluated: Mapping[str, Any] | None = None  # the last evaluation, once it is known
+        self.rounds, self.protocol = settings.rounds, settings.protocol
+        self.cohort = partial(settings.cohort, samples=session.data.sizes)
+        self.callbacks: list[Callback] = [*([] if settings.quiet else [Progress()])]
+        self.callbacks += [] if settings.log_level == "warning" else [LogRounds()]
+        self.callbacks += [LOGGERS[name]() for name in settings.loggers]
+        self.callbacks += [LivePage()]
+        self.callbacks += [EarlyStopping()] if self.protocol.patience else []
+        self.callbacks += callbacks
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        failed: Exception | None = None
+        for callback in self.callbacks:
+            try:
+                callback.end()
+            except Exception as error:  # the others have to let go, too
+                failed = failed or error
+        if failed and kind is None:
+            raise failed
+
+    def run(self, manifest: Manifest | None) -> int | None:
+        """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
+
+        Returns:
+            None, or the round before which a signal has stopped the run.
+        """
+        while True:
+            try:
+                stopped = self._go_on(manifest)
+                self.session.settle()
+                if warning := self.settings.method.warning(self.session.server_metrics()):
+                    warn(warning)
+                return stopped
+            except Exception as error:  # which may be anything, should what the session runs on be gone
+                lost = loss_of(self.session, error, self.folder)
+                if isinstance(lost, Gone) and not self.asked.is_set():
+                    told = "The run stops with its last checkpoint intact: go on with --resume"
+                    raise Shortage(f"{lost}. {told} {self.path}") from error
+                manifest = newest(self.path, self.deciding, self.cohort)
+                start = manifest.round if manifest else 0
+                self.folder.truncate(start)
+                self.folder.append_engine({"lost": str(lost), "back_to": start})
+                tell_of(lost, manifest)
+                if self.asked.is_set():
+                    return start
+                manifest = restored(self.session, self.path, manifest, self.deciding, self.cohort)
+
+    def _go_on(self, manifest: Manifest | None) -> int | None:
+        """Run the rounds after a checkpoint, or all of them.
+
+        Returns:
+            None, or the round before which a signal has stopped the run.
+        """
+        settings, session, data = self.settings, self.session, self.session.data
+        start = manifest.round if manifest else 0
+        self._saved = self._done = start
+        self._evaluated = None
+        self.latest = LatestScores(
+            data, manifest.progress if manifest else {}, settings.eval_clients is not None
+        )
+        self._trained: set[int] = set()
+        for record in self.records() if start else ():
+            self._trained |= {*record["cohort"]} - {*record["dropped"]}
+        over = [callback.start(self, start) for callback in self.callbacks]
+        if any(over):
+            return None
+        began = time.perf_counter()
+        for round in range(start, self.rounds):
+            self._done = round + 1
+            evaluates = settings.evaluates(round)
+            if round == 0 and self._scores_untrained:
+                self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
+            result = session.train(
+                round,
+                settings.engine.groups(self.cohort(round)),
+                settings.on_bad_update,
+                self.latest.splits if self._scores_training(evaluates) else (),
+            )
+            trained = time.perf_counter()
+            self.latest.keep(result.scores)
+            record = self._record(round, result, evaluates)
+            self.folder.append_metrics(record)
+            began, before = time.perf_counter(), began
+            times = {"seconds": began - before, "train_seconds": trained - before}
+            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
+            log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
+            over = [callback.after_round(self, record) for callback in self.callbacks]
+            last = any(over) or round == self.rounds - 1
+            every = settings.checkpoint_every
+            at_end = every or start  # a run that has gone on from a checkpoint would do so again
+            if (every and self._done % every == 0) or (at_end if last else self.asked.is_set()):
+                self.save()
+            if last:
+                return None
+            if self.asked.is_set():
+                return self._done
+        return None
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the metrics lines of all rounds that are over."""
+        return self.folder.records()
+
+    def save(self) -> None:
+        """Write a checkpoint of the round that is over, if there is none yet."""
+        if self._saved < self._done:
+            self.folder.sync()
+            self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.deciding)
+            self._saved = self._done
+            log.debug("checkpoint after %d rounds", self._done)
+
+    def accuracies(self, split: str = "test") -> dict[int, float]:
+        """Return client -> accuracy of the last evaluation, of the view that the protocol reports."""
+        if self._evaluated is None:
+            self._evaluated = {}
+            for record in self.records():  # of an earlier process
+                self._evaluated = record if "evaluation" in record else self._evaluated
+        return client_accuracies(self._evaluated, self.population, self.protocol, split)
+
+    def models(self) -> Models:
+        """Return the models of all clients as they are now."""
+        return self.session.models(self._done, self._trained)
+
+    def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
+        """Return the metrics line of a round; score all clients first, if it is time to."""
+        data = self.session.data
+        record: dict[str, Any] = {
+            "round": round,
+            "cohort": result.ids,
+            "samples": data.counts("train")[result.ids].tolist(),
+            "loss": [None if loss is None else recorded(loss) for loss in result.loss],
+            "steps": result.steps,
+            "dropped": sorted(result.bad),
+            "up": result.up,
+            "down": result.down,
+        }
+        self._trained |= set(result.ids) - result.bad.keys()
+        if evaluates:
+            scored = self._scored(round)
+            untrained = sorted(set(scored) - self._trained)
+            groups = self.settings.engine.groups(scored) if self.settings.finetune.epochs else ()
+            current = self.session.evaluate(round, scored, self.latest.splits, untrained, groups)
+            if untrained:
+                unlisted = sorted(self.settings.sampling.unlisted(data.seen) & set(untrained))
+                by = self.session.plan.counts_by
+                record["untrained"] = {"clients": untrained, "view": by, "unlisted": unlisted}
+            record["evaluation"] = self.latest.evaluation(current, self._after_training)
+            if data.unseen:
+                record["evaluation"] |= self.latest.points(self.session.unseen(round))
+            self._evaluated = record
+        if metrics := self.session.server_metrics():
+            record["figures"] = {
+                name: list(map(recorded, found)) if isinstance(found, list) else recorded(found)
+                for name, found in metrics.items()
+            }
+        if result.bad:
+            warn(_dropped_text(round, result.bad))
+        return record
+
+    def _scored(self, round: int) -> list[int]:
+        """Return the clients that an evaluation scores, ascending."""
+        settings, clients = self.settings, self.latest.clients
+        if settings.eval_clients is None:
+            return list(clients.tolist())
+        size = settings.scored_count(len(clients))
+        counters = () if settings.eval_draw == "once" else (round,)
+        order = torch.randperm(len(clients), generator=generator(settings.seed, "scored clients", *counters))
+        return sorted(clients[order[:size].numpy()].tolist())
+
+    @property
+    def _after_training(self) -> bool:
+        settings = self.settings
+        asked = settings.eval_points == "both" or self.protocol.point == "after_training"
+        return asked and settings.eval_every > 0
+
+    @property
+    def _some_wait(self) -> bool:
+        """Whether there may be rounds in which a client does not train, or its update is left out."""
+        settings = self.settings
+        everyone = takes_all(settings.sampling, settings.participation)
+        return not everyone or settings.on_bad_update == "drop"
+
+    @property
+    def _scores_untrained(self) -> bool:
+        """Whether clients count by their initial model until they are sampled."""
+        return self._after_training and self._some_wait and not self.protocol.trained_only
+
+    def _scores_training(self, evaluates: bool) -> bool:
+        """Say whether clients are scored right after training: their models are not kept to do it later."""
+        return self._after_training and (evaluates or self._some_wait)
+
+
+def _with_page(result: Result) -> Result:
+    """Return a result whose folder has its page."""
+    write_page(result.folder, lambda: run_page(result))
+    return result
+
+
+def _dropped_text(round: int, bad: dict[int, str]) -> str:
+    first, *others = sorted(bad)
+    more = f", and {len(others)} more clients" if others else ""
+    return f"round {round}: the update of client {first} is dropped: {bad[first]}{more}"

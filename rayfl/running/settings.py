@@ -1,0 +1,290 @@
+"""All settings of a run, and what follows from them alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from rayfl.callbacks.loggers import Name, check_loggers
+from rayfl.data import Data, EmbeddedDigits, FederatedData
+from rayfl.engine.base import Engine, Plan
+from rayfl.engine.ray_engine import Ray
+from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError
+from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
+from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
+from rayfl.methods import FedBN, Method
+from rayfl.nets import CNNB, Architecture
+from rayfl.record.cell import Cell
+from rayfl.record.config_file import read_config
+from rayfl.record.folder import check_is
+from rayfl.record.history import CONFIG
+from rayfl.running import checks
+from rayfl.sampling import Sampling, Uniform, cohort
+from rayfl.settings.arguments import arguments_of, changed
+from rayfl.settings.base import Settings, above, at_least, at_most
+from rayfl.settings.description import config_of, deciding, differing, dump, flat
+from rayfl.settings.reader import Flat, class_named, flattened, layered, read
+from rayfl.settings.yaml_file import parse_yaml
+from rayfl.system.log import Level
+from rayfl.system.own_code import digests
+from rayfl.system.text import shown
+from rayfl.training import Training
+
+# Defaults may be shared: a run works on copies, and none of its steps changes them.
+DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
+MANY = 1_000
+"""More clients than so many are scored together, where nothing else is said."""
+DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
+
+
+class RunSettings(Settings, place=""):
+    """One experiment: a method, data that are divided among clients, and how many rounds there are of it."""
+
+    _unrecorded = ("output",)
+
+    method: Method = DEFAULT_METHOD
+    """What clients compute, what they send, and how the server combines it."""
+    data: Data = DEFAULT_DATA
+    """The data set and how it is divided."""
+    net: Architecture | str | list[Architecture | str] = DEFAULT_NET
+    """The net, or the import path of a class or function that makes a ``torch.nn.Module``. A list gives
+    clients different nets: client k gets entry k modulo the length of the list. This is for methods that do
+    not average whole nets.
+    """
+    clients: Annotated[int, at_least(1)] | None = None
+    """Number of clients; by default one for every user where the partition goes by users, else 5."""
+    unseen: str | None = None
+    """A domain whose clients never train. They are scored as new clients, and again after adapting to their
+    samples if the method can do that.
+    """
+    participation: Annotated[float, above(0), at_most(1)] = 1.0
+    """Share of the clients sampled in a round."""
+    sampling: Sampling = DEFAULT_SAMPLING
+    """Who is sampled: ``Uniform``, ``BySize``, ``Cyclic``, ``Trace`` or a class of one's own."""
+    rounds: Annotated[int, at_least(1)] = 20
+    """Number of rounds."""
+    training: Training = DEFAULT_TRAINING
+    """How clients train."""
+    engine: Engine = DEFAULT_ENGINE
+    """Where clients run: ``Ray`` or ``Inline``."""
+    averaging: Literal["samples", "uniform"] | None = None
+    """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides. It
+    changes nothing where a method has no such mean: DCPFL, FD, FedDGGA, FedGH, FedHEAL, FedProto and Local.
+    """
+    eval_every: Annotated[int, at_least(0), "0: never"] = 1
+    """Rounds between two evaluations."""
+    eval_clients: Annotated[float, above(0)] | None = None
+    """How many clients an evaluation scores: a share of them if below 1, this number if 1 or more, all if
+    not given.
+    """
+    eval_draw: Literal["once", "anew"] = "once"
+    """``once``: all evaluations score the same ``eval_clients``; ``anew``: each one draws them again."""
+    eval_points: Literal["protocol", "both"] = "protocol"
+    """``both``: every evaluation also has scores right after training, whatever the protocol's point. That
+    scores each client of a cohort once more: in every round, if only some of the clients are sampled.
+    """
+    scoring: Literal["auto", "each", "together"] = "auto"
+    """``together`` scores samples of many clients in one call, if the method has one model, or one
+    extractor, for all clients; ``each`` scores client after client. Losses differ in the last bits. ``auto``
+    is together for more than 1,000 clients.
+    """
+    finetune: Finetune = NO_FINETUNING
+    """How clients train on their own data before they are scored; what they learn is thrown away."""
+    protocol: Protocol = DEFAULT_PROTOCOL
+    """The rule that says which model is scored, when, and which number is the reported metric."""
+    metrics: list[str] = field(default_factory=list)
+    """Further metrics of each client's scores, which are recorded beside accuracy and loss: ``f1`` (macro),
+    ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and
+    labels [n].
+    """
+    checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
+    """Rounds between two checkpoints; one is also written at the end."""
+    on_bad_update: Literal["stop", "drop"] = "stop"
+    """What happens if an update has NaN or infinity, or if a client raises an exception: ``stop`` the run, or
+    ``drop`` the client's update of this round. An exception that does not come again when the update is
+    repeated always stops the run.
+    """
+    seed: Annotated[int, at_least(-(2**53)), at_most(2**53)] = 0
+    """The seed of all random numbers."""
+    output: str | None = None
+    """The run folder; by default a new ``runs/<time>-<method>``."""
+    loggers: list[Name] = field(default_factory=lambda: ["tensorboard"])
+    """Where the numbers of every round are also written, besides the run's own records; ``[]``: nowhere."""
+    quiet: bool = False
+    """Print nothing but warnings."""
+    log_level: Level = "info"
+    """What ``run.log`` in the run folder has: ``warning``: warnings alone; ``info``: also every round;
+    ``debug``: also times and checkpoints.
+    """
+    cell: Cell | None = None
+    """The cell of a table of experiments that this run is, if it is one; reports use it."""
+
+    def __post_init__(self) -> None:
+        if self.net == []:
+            raise BadValue("net", "is []: it must be a net, or a list of at least one")
+        if type(self.protocol) not in PROTOCOLS.values():
+            told = f"is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}"
+            raise BadValue("protocol", f"{told}, with options as you like, because reports know no others")
+
+    def _repr_line_(self) -> dict[str, Any]:
+        always = ("method", "data", "clients", "rounds", "engine")
+        told = {name: getattr(self, name) for name in always}
+        return {name: value for name, value in told.items() if value is not None} | changed(self)
+
+    def federated_data(self) -> FederatedData:
+        """Return the data, divided among the clients.
+
+        Raises:
+            UserError: they are missing, or cannot be divided like this.
+        """
+        data = self.data.federate(self.clients, self.seed)
+        return data if self.unseen is None else data.hold_out(self.unseen)
+
+    def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
+        """Return the clients sampled in a round, ascending, at least one.
+
+        Args:
+            round: from 0.
+            samples: how many training samples each client has that may train, the first ones; one each if
+                not given.
+        """
+        if samples is None:
+            samples = [1] * (self.clients or len(self.federated_data()))
+        return cohort(self.sampling, round, samples, self.participation, self.seed)
+
+    def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
+        """Return everything that decides the run's numbers, by name; checkpoints carry it.
+
+        Args:
+            data: what ``federated_data`` returns; the settings alone if not given.
+        """
+        settings = deciding(config_of(self))
+        if self.plan().goes_by_rounds:
+            settings["rounds"] = self.rounds
+        if not self.finetune.epochs:  # it decides nothing, and checkpoints of earlier versions lack it
+            settings = {name: value for name, value in settings.items() if not name.startswith("finetune.")}
+        if (trace := self.sampling.digest()) is not None:
+            settings["trace"] = trace
+        return settings | ({"division": data.digest()} if data else {})
+
+    def own_code(self) -> dict[str, str]:
+        """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
+        config = config_of(self) | {"engine": None}  # which decides no number
+        classes = re.findall('"class_path": "(.*?)"', json.dumps(config, ensure_ascii=False))
+        return digests([*classes, *self.plan().paths])
+
+    def plan(self) -> Plan:
+        """Return what every process of the run has to know."""
+        method = copy(self.method)
+        if self.averaging is not None:
+            method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
+        return Plan(
+            method=method,
+            net=self.net,
+            training=self.training,
+            seed=self.seed,
+            engine=self.engine,
+            rounds=self.rounds,
+            metrics=self.metrics,
+            counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
+            together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
+            finetune=self.finetune,
+        )
+
+    def check(self, data: FederatedData) -> list[str]:
+        """Refuse what cannot work, before any process is started; return the warnings for the user.
+
+        Args:
+            data: what ``federated_data`` returns.
+
+        Raises:
+            UserError: method, net, data, training and protocol do not go together.
+        """
+        self._check_recorded()
+        check_loggers(self.loggers)
+        if self.eval_clients is not None and self.protocol.point != "after_aggregation":
+            told = f"is {self.eval_clients:g}, which chooses who is scored after aggregation"
+            other = f"the protocol reports {self.protocol.point}, when all are scored"
+            remedy = "leave it out, or set protocol.point=after_aggregation"
+            raise Conflict("eval_clients", f"{told}, and {other}: {remedy}")
+        checks.check_names(type(self.sampling))
+        self.sampling.check(data.seen, self.rounds)
+        self.cohort(0, data.sizes)
+        warnings = checks.check(replace(self, clients=len(data)).plan(), self.protocol, data)
+        if self.protocol.patience and not self.eval_every:
+            warnings.append(
+                f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
+                "no run ends early"
+            )
+        return warnings
+
+    def _check_recorded(self) -> None:
+        """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
+        kept = "config.yaml would not hold this federation"
+        try:
+            found = read(RunSettings, flattened(parse_yaml(dump(self))))
+        except UserError as error:
+            raise error.within(kept) from error
+        one, other = config_of(self), config_of(found)
+        if repr(one) != repr(other):
+            name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
+            was, became = (shown(flat(each).get(name)) for each in (one, other))
+            told = f"{name} is {was}, and {became} after it has been read"
+            raise BadCode(f"{kept}: {told}: an __init__ must keep its arguments as they are given").at(name)
+
+    def evaluates(self, round: int) -> bool:
+        """Return whether clients are scored after a round."""
+        return self.protocol.evaluates(round, self.rounds, self.eval_every)
+
+    def scored_count(self, clients: int) -> int:
+        """Return how many of so many clients an evaluation scores."""
+        wanted = self.eval_clients
+        if wanted is None:
+            return clients
+        return max(1, math.floor((wanted * clients if wanted < 1 else wanted) + 1e-9))
+
+
+S = TypeVar("S", bound=RunSettings)
+
+
+def recorded_settings(cls: type[S], folder: str | Path, changes: Mapping[str, Any] | None = None) -> S:
+    """Return the settings of the run in a folder.
+
+    Args:
+        cls: of which class they are to be.
+        folder: the run folder.
+        changes: settings that take the place of the recorded ones.
+    """
+    path = Path(folder) / CONFIG
+    check_is(path.parent, "run", path.name)
+    config = read_config(path.parent)
+    try:
+        found = read(cls, recorded := flattened(config))
+    except UserError as error:
+        raise Damaged(path, f"cannot be used: {error}") from error
+    return read(cls, layered(recorded, flattened(changes))) if changes else found
+
+
+def rooted(settings: Flat) -> Flat:
+    """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
+    root = os.environ.get("RAYFL_DATA")
+    if not root or settings.get("data.root") is not None or "root" not in data_options(settings.get("data")):
+        return settings
+    return settings | {"data.root": root}
+
+
+def data_options(name: Any) -> dict[str, Any]:
+    """Return the options of a data set; none of one that does not exist, which is refused elsewhere."""
+    if not isinstance(name, str):
+        return {}
+    try:
+        return arguments_of(class_named(Data, name, "data"))
+    except UserError:
+        return {}
