@@ -51,7 +51,8 @@ class Run(ABC):
 
 
 class Callback:
-    """Looks at a run after every round; override what you need, and put it into ``Federation.callbacks``.
+    """Looks at a run after every round; override what you need, and give it to ``run``, as in
+    ``federation.run(callbacks=[...])``.
 
     A callback is no setting: config.yaml does not record it, and a resumed run has only those that it is
     given again.
