@@ -709,7 +709,11 @@ def test_a_dotted_name_below_no_options_is_refused(settings, tmp_path: Path):
 def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
     run = tmp_path / "run"
     small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
-    assert resumed(run).cell == resumed(run, {"rounds": 1}).cell == Cell("t1", "FedAvg", "even", changed)
+    assert (
+        resumed(run).settings.cell
+        == resumed(run, {"rounds": 1}).settings.cell
+        == Cell("t1", "FedAvg", "even", changed)
+    )
     resumed(run, {"rounds": 2, "quiet": True}).run()
     cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
     assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=LeNet", "rounds=2"]}

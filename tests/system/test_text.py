@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from rayfl import Federation, Inline, Result, Training, errors
+from rayfl import Federation, Inline, Result, Training
 from rayfl.callbacks.terminal import print_start
 from rayfl.commands import figure, report
 from rayfl.data import ImageFolders
@@ -36,6 +36,7 @@ from rayfl.report.compare import group_runs, labels
 from rayfl.report.formats import markdown_text
 from rayfl.report.paper_tables import Entry, grid, write_tables
 from rayfl.report.pictures import drawn, save
+from rayfl.system import error_report
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import closest, complain, counted, csv_cell, latex, one_line, printable, tell
@@ -391,4 +392,4 @@ def test_all_that_is_shown_goes_through_one_place(path: Path) -> None:
                 continue
             if path.name != "quickstart.py" and name in OUTLETS and not (name == "print" and constant):
                 assert path.name == OUTLETS[name], f"{path}:{node.lineno}: {name}"
-    assert errors.complain is complain
+    assert error_report.complain is complain
