@@ -378,7 +378,7 @@ def test_written_tables(tmp_path: Path, name: str) -> None:
 
 
 SOURCES = [p for folder in ("rayfl", "examples") for p in sorted((ROOT / folder).rglob("*.py"))]
-OUTLETS = {"print": "shown.py", "Console": "terminal.py", "savefig": "pictures.py"}
+OUTLETS = {"print": "text.py", "Console": "terminal.py", "savefig": "pictures.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
