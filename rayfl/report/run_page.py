@@ -46,7 +46,7 @@ def run_page(result: RunRecords, over: bool = True) -> str:
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
     sections = {
-        "result": "RunRecords",
+        "result": "Result",
         "curves": "Curves",
         "clients": "Clients",
         "domains": "Domains",
