@@ -41,7 +41,7 @@ def table_page(
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
-    sections = {"result": "RunRecords", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
+    sections = {"result": "Result", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
     return render(
         "table.html",
         title=one_line(title),
@@ -72,7 +72,7 @@ def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[
     return render(
         "table.html",
         title=one_line(title),
-        sections=[("result", "RunRecords")],
+        sections=[("result", "Result")],
         running=False,
         state=state,
         grid=points,
