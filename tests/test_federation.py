@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
-from rayfl.errors import InUse
+from rayfl.errors import BadValue, InUse, Unknown
 from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
 from rayfl.report.summary import headline_source
@@ -293,3 +294,15 @@ class Odd(FedAvg):
 def test_state_of_an_odd_type_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"state/when is a set: a state holds nested dicts"):
         small(tmp_path / "run", method=Odd()).run()
+
+
+def test_a_federation_is_a_value_and_making_one_writes_no_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml, "dump", None)
+    federation = small(Path("run"), seed=np.int64(3))
+    assert replace(federation, rounds=9).rounds == 9
+    with pytest.raises(FrozenInstanceError):
+        federation.rounds = 9  # type: ignore[misc]
+    with refused(BadValue, "rounds"):
+        replace(federation, rounds=0)
+    with refused(Unknown, "round"):
+        Federation(round=3)  # type: ignore[call-arg]
