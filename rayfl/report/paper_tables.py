@@ -80,22 +80,27 @@ Runs = dict[tuple[str, str], list[RunRecords]]
 
 
 def compare(
-    name: str, folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
+    name: str, folders: Iterable[Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[Entry]:
+    """Return what :func:`compare_runs` does of the runs in folders; those of other tables are passed over."""
+    cells = (folder for folder in folders if (read_config(folder).get("cell") or {}).get("table") == name)
+    return compare_runs(name, map(RunRecords.load, cells), rows, columns)
+
+
+def compare_runs(
+    name: str, filled: Iterable[RunRecords], rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[Entry]:
     """Return the cells of a table that runs fill, beside the printed numbers if there are any.
 
     Args:
         name: of the table.
-        folders: run folders; those of other tables are passed over.
+        filled: its runs.
         rows: names of rows, in their order; rows that are not named follow.
         columns: likewise for the columns of a table that no paper prints.
     """
     runs: Runs = {}
-    for folder in folders:
-        cell = read_config(folder).get("cell")
-        if cell and cell["table"] == name:
-            run = RunRecords.load(folder)
-            runs.setdefault(cell_of(run)[:2], []).append(run)
+    for run in filled:
+        runs.setdefault(cell_of(run)[:2], []).append(run)
     if not runs:
         told = f"have no cell of {name}: run the table with `rayfl table`, or a cell of it with"
         raise Missing("runs", f"{told} `rayfl run --config TABLE --row ROW --column COLUMN`")

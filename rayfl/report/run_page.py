@@ -14,7 +14,7 @@ from rayfl.record.folder import read_environment
 from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
 from rayfl.report.page import Cell, Picture, Row, Sheet, line_picture, number_cell, percent_cell, render
-from rayfl.report.paper_tables import compare
+from rayfl.report.paper_tables import compare_runs
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences
 from rayfl.report.svg import Line, heat_map, histogram
@@ -163,7 +163,7 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
     if not cell or (printed := printed_table(str(cell["table"]))) is None:
         return None
     rows: list[Row] = []
-    for entry in compare(printed.name, [result.folder]):
+    for entry in compare_runs(printed.name, [result]):
         found = [number_cell(entry.mean), number_cell(entry.printed_mean), number_cell(entry.difference)]
         rows.append(
             [one_line(entry.row), one_line(entry.column), *found, one_line("; ".join(entry.warnings))]

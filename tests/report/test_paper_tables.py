@@ -13,9 +13,11 @@ import yaml
 from rayfl import evaluation
 from rayfl.commands import report
 from rayfl.errors import Missing, Unknown
+from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.formats import ENDINGS
 from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
 from rayfl.report.printed import Figure, find_printed, printed_table
+from rayfl.report.run_page import run_page
 from rayfl.report.table_page import table_page
 from rayfl.report.text import number
 from rayfl.running.result import Result
@@ -59,6 +61,14 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
         assert (entry.spread, entry.seeds, entry.warnings) == ("seeds", [0, 1, 2], [])
     assert (entries[-1].printed_mean, entries[-1].printed_std) == (70.5, 2.0)
     assert entries[-1].difference == pytest.approx(entries[-1].mean - 70.5)
+
+
+def test_the_page_of_a_run_has_the_printed_numbers_and_reads_the_run_once(tmp_path, monkeypatch):
+    run = RunRecords.load(office(tmp_path / "run"))
+    monkeypatch.setattr(RunRecords, "load", None)
+    page = run_page(run)
+    for text in (f"{100 * run.accuracy:.2f}", "63.00", "70.50"):  # ours; Amazon's and the mean of the paper
+        assert f">{text}<" in page
 
 
 def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
