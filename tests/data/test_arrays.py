@@ -315,6 +315,13 @@ def test_an_index_of_pandas_is_no_input(tmp_path: Path, name):
             users.federate(None, 0)
 
 
+@pytest.mark.parametrize(("first", "inputs"), [(0, 1), (1, 1), (2, 2)])
+def test_a_column_without_a_name_numbers_the_rows_from_0_or_1(tmp_path: Path, first, inputs):
+    columns = {"Unnamed: 0": np.arange(60) + first, "age": X[:, 0], "y": Y}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert ArrayFiles(train=str(tmp_path / "t.parquet")).load().shape == (inputs,)
+
+
 @pytest.mark.parametrize("chosen", [None, "[patient, age, grams]", "[patient, age]"])
 def test_the_start_and_the_record_name_the_columns(tmp_path: Path, capsys, chosen):
     """A number of the row is left out; what may be one, or has another scale, is warned of by name."""

@@ -85,20 +85,23 @@ def damage(path, how):
         content = content[: len(content) // 2]
     elif how == "a byte of an image":
         content[content.index(IMAGES[2].tobytes())] ^= 1
-    elif how == "emptied":
-        content = b""
+    elif how in ("", "rubbish"):
+        content = how.encode()
     path.write_bytes(bytes(content))
+    if how == "of NumPy":
+        np.savez(path, images=IMAGES)
 
 
-@pytest.mark.parametrize("how", ["cut", "a byte of an image", "emptied"])
+@pytest.mark.parametrize("how", ["cut", "a byte of an image", "", "rubbish", "of NumPy"])
 def test_damage_is_found_and_repaired(folder, caplog, how):
     decode = Decoder()
     cached("pictures", 1, decode)
-    damage(next(folder.iterdir()), how)
+    (path,) = folder.iterdir()
+    damage(path, how)
     images, _ = cached("pictures", 1, decode)
     assert np.array_equal(images, IMAGES)
     assert decode.calls == 2
-    assert "is damaged" in caplog.text
+    assert f"{path} is damaged" in caplog.text
     cached("pictures", 1, decode)
     assert decode.calls == 2
 
@@ -129,13 +132,20 @@ def test_two_at_once_leave_one_good_file(folder):
     assert len(list(folder.iterdir())) == 1
 
 
-def test_an_interrupted_write_leaves_nothing(folder):
+def test_an_interrupted_write_leaves_nothing(folder, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
     def chunks():
         yield IMAGES[:3]
-        raise KeyboardInterrupt
+        stop()
 
     with pytest.raises(KeyboardInterrupt):
         cached("pictures", 1, lambda: Decoded(IMAGES.shape, chunks(), {}))
+    assert list(folder.iterdir()) == []
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        cached("pictures", 1, Decoder())
     assert list(folder.iterdir()) == []
 
 

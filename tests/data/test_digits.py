@@ -1,9 +1,6 @@
-import logging
-
 import numpy as np
 import pytest
 
-import rayfl.data.readers.cache as data_cache
 import rayfl.data.sets.digits as digits
 from rayfl.data import TEST, TRAIN, VAL, EmbeddedDigits
 
@@ -144,6 +141,17 @@ def test_domains_look_different(built):
         assert (grey[built["domains"] == d].mean() > 5) == coloured
 
 
+def test_ink_on_paper_and_grey_on_grey(monkeypatch):
+    """Prints have two colours; coarse ink is 0.2 and a contrast of 0.5 to 0.7, beside noise."""
+    rng = np.random.default_rng(0)
+    colours = np.full((40, 3, 1, 1), 0.2), np.full((40, 3, 1, 1), 0.6)
+    monkeypatch.setattr(digits, "_colours", lambda n, rng: colours)
+    prints = digits._printed(np.arange(40) % 10, TRAIN, rng)
+    assert (prints.min(), prints.max()) == (0.2 * 255, 0.6 * 255)
+    full = digits._lowres(np.full((500, 8, 8), 255, np.uint8), TRAIN, rng)
+    assert full[..., 16, 16].mean() / 255 == pytest.approx(0.8, abs=0.02)
+
+
 def test_default_partition_is_a_domain_per_client(cache, builds):
     data = EmbeddedDigits().federate(5, seed=0)
     assert [s.domain for s in data.clients] == [0, 1, 2, 3, 4]
@@ -156,44 +164,3 @@ def test_the_cache_is_used_and_holds_the_same(cache, builds, built):
     assert same(EmbeddedDigits(seed=7).load(), built)
     assert len(builds) == 1
     assert [path.suffix for path in cache.iterdir()] == [".npz"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "rubbish", "empty", "entry"])
-def test_a_damaged_cache_is_made_anew(cache, builds, built, damage, caplog):
-    EmbeddedDigits().load()
-    (path,) = cache.iterdir()
-    content = bytearray(path.read_bytes())
-    if damage == "cut":
-        path.write_bytes(content[: len(content) // 2])
-    elif damage == "flipped":
-        content[len(content) // 3] ^= 1
-        path.write_bytes(content)
-    elif damage == "entry":
-        np.savez(path, images=built["images"])
-    else:
-        path.write_bytes(b"rubbish" if damage == "rubbish" else b"")
-    with caplog.at_level(logging.WARNING):
-        assert same(EmbeddedDigits().load(), built)
-    assert str(path) in caplog.text
-    assert len(builds) == 2
-    assert same(EmbeddedDigits().load(), built)
-    assert len(builds) == 2
-
-
-def test_works_where_nothing_can_be_written(tmp_path, monkeypatch, builds, built, caplog):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "file" / "cache"))
-    with caplog.at_level(logging.WARNING):
-        assert same(EmbeddedDigits().load(), built)
-    assert "could not be written" in caplog.text
-    assert len(builds) == 1
-
-
-def test_an_interrupted_write_leaves_nothing(cache, builds, monkeypatch):
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(data_cache.os, "replace", stop)
-    with pytest.raises(KeyboardInterrupt):
-        EmbeddedDigits().load()
-    assert list(cache.iterdir()) == []

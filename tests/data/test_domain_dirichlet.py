@@ -1,4 +1,3 @@
-import logging
 from fractions import Fraction
 
 import numpy as np
@@ -191,13 +190,6 @@ def test_settings_of_the_papers_are_within_reach(sizes, parts, alpha):
     dataset = make_dataset(list(sizes), [20] * 10)
     clients_data = DomainDirichlet(parts=parts, alpha=alpha).assign(dataset, 1, np.random.default_rng(0))
     assert matrix(dataset, clients_data, "train").min() >= 2
-
-
-def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
-    with caplog.at_level(logging.WARNING):
-        clients_data = assign(DomainDirichlet(parts=2, alpha=1.0), office(), 2)
-    assert [s.domain for s in clients_data] == [0, 1]
-    assert "DomainDirichlet: 2 clients for 4 domains, so these are unused: dslr, webcam" in caplog.text
 
 
 @pytest.mark.parametrize(

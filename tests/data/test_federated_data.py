@@ -384,7 +384,7 @@ def test_settings_are_recorded_without_places():
         "clients": 2,
         "seed": 7,
     }
-    assert Tiny().settings()["partition"] == IID().settings()
+    assert Tiny().settings()["partition"] == IID().settings() == {"name": "IID"}
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,8 @@ def test_fdse_follows_the_run_seed(tmp_path):
     }
     own = OfficeCaltech10(root=str(tmp_path), split="fdse", image_size=4, verify=False, seed=2)
     assert np.array_equal(own.federate(4, 7).dataset.origin, a.dataset.origin)
+    with refused(Damaged, tmp_path / "office_caltech_10"):
+        load(OfficeCaltech10, tmp_path, split="fdse", verify=True)
 
 
 def test_domainnet_official_lists(tmp_path, caplog):

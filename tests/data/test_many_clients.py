@@ -55,6 +55,8 @@ def test_the_digest_is_that_of_one_client_after_the_other() -> None:
 def test_a_summary_says_what_the_records_need(monkeypatch: pytest.MonkeyPatch) -> None:
     data: FederatedData = DATA.federate(7, 0)
     whole = json.loads(json.dumps(data.describe()))
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+    assert f"With more than {federated.EACH:,} clients, `clients` in `partition.json` is a summary" in page
     monkeypatch.setattr(federated, "EACH", 6)
     summary = json.loads(json.dumps(data.describe()))
     for record in (whole, summary):

@@ -65,12 +65,14 @@ def test_domain_per_client(dataset, clients, seed):
             assert spread(counts) <= 1
 
 
-def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
-    dataset = make_dataset([30, 30], [30, 30], domains=3)
+@pytest.mark.parametrize("partition", [DomainPerClient(), DomainDirichlet(parts=2, alpha=1.0, min_cell=1)])
+def test_fewer_clients_than_domains_use_the_first_and_say_so(partition, caplog):
+    dataset = make_dataset([60, 60], [30, 30], domains=4)
     with caplog.at_level(logging.WARNING):
-        clients_data = assign(DomainPerClient(), dataset, 2)
-    assert [s.domain for s in clients_data] == [0, 1]
-    assert "d2" in caplog.text
+        assert [s.domain for s in assign(partition, dataset, 4)] == [0, 1, 2, 3]
+        assert not caplog.text
+        assert [s.domain for s in assign(partition, dataset, 2)] == [0, 1]
+    assert f"{type(partition).__name__}: 2 clients for 4 domains, so these are unused: d2, d3" in caplog.text
 
 
 def test_different_seeds_give_different_partitions():
@@ -403,12 +405,3 @@ def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
     owned = train > 0
     shares = test[owned] / 100
     np.testing.assert_allclose(train[owned] / 800, shares, atol=0.04)
-
-
-def test_settings_name_the_class_and_its_arguments():
-    assert Dirichlet(alpha=0.5, min_samples=3).settings() == {
-        "name": "Dirichlet",
-        "alpha": 0.5,
-        "min_samples": 3,
-    }
-    assert IID().settings() == {"name": "IID"}

@@ -5,16 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from rayfl import Inline, Ray, Result, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
-from rayfl.evaluation.measures import measures
-from rayfl.evaluation.score import cut, score_rows
 from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
 from rayfl.running.settings import MANY
@@ -31,24 +27,6 @@ TRAINING = Training(lr=0.05, batch_size=20, precision="float64", bn_single="eval
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_clients_are_cut_by_their_samples() -> None:
-    """Up to 256 samples go together; a client with more is alone."""
-    assert cut([2, 5, 6, 7, 9], [200, 56, 1, 300, 0]) == [(2, 5), (6,), (7,), (9,)]
-    assert cut([], []) == []
-
-
-def test_rows_are_scored_client_by_client() -> None:
-    """Logits (0, ln 3) are probabilities 1/4 and 3/4: label 1 costs ln 4/3, label 0 costs ln 4."""
-    logits = torch.tensor([[0, np.log(3)]] * 3, dtype=torch.float64)
-    labels = torch.tensor([1, 0, 1])
-    first, second = score_rows({"personal": logits, "x": logits}, labels, [2, 1], frozenset({"x"}))
-    assert (first["personal"].correct, second["personal"].correct) == (1, 1)
-    assert first["personal"].loss == pytest.approx((np.log(4 / 3) + np.log(4)) / 2)
-    assert second["personal"].loss == pytest.approx(np.log(4 / 3))
-    assert first["x"].loss is None
-    assert score_rows({"v": logits}, labels, [3], measures=measures(["f1"], 2))[0]["v"].measured["f1"]
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,13 @@ def test_torchmetrics_by_import_path() -> None:
     assert [measure.value(BY_HAND, right), measure.value(BY_HAND, LABELS)] == pytest.approx([1.0, 0.0])
 
 
-def test_own_functions_spoil_nothing_for_others() -> None:
+def test_own_functions_spoil_nothing_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = BY_HAND.clone()
     assert value("tests.support.metrics.scaled", scores) == 0.5
     assert torch.equal(scores, BY_HAND)
     assert value("tests.support.metrics.infinite") is None
+    monkeypatch.setattr("rayfl.evaluation.measures.LARGEST", 0.5)
+    assert value("tests.support.metrics.scaled") == 0.5  # the largest of all is still a number
 
 
 # ---- refused

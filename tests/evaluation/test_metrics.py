@@ -12,6 +12,7 @@ from rayfl.evaluation.metrics import (
     client_metrics,
     counted_scores,
     mean_loss,
+    measure,
     round_accuracy,
     summarise,
 )
@@ -137,14 +138,6 @@ def test_without_validation_data_there_is_no_best_round():
     assert empty["best_val"] is None
 
 
-def test_the_last_five_evaluations_are_averaged():
-    records = [line(r, [r, 2 * r]) for r in range(8)]
-    chosen = summary(people([20, 20]), records, evaluation.FediOSGlobal())["views"][0]["last_k"]
-    assert chosen["rounds"] == [3, 4, 5, 6, 7]
-    assert chosen["mean"] == pytest.approx(1.5 * 5 / 20)
-    assert chosen["over_rounds"]["mean"] == pytest.approx(1.5 * math.sqrt(2) / 20)
-
-
 def test_a_window_takes_its_own_rounds():
     """A window takes its own rounds and reports their deviation."""
     window = evaluation.Default(average="pooled", choose="window", length=4, step=2)
@@ -199,21 +192,6 @@ def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
     assert (headline["clients"], headline["left_out"]) == (2, 1)
     everyone = summarise(history, evaluation.FediOS(), 3)["views"][0]["last"]
     assert everyone["mean"] == pytest.approx(0.5)
-
-
-def test_fdse_chooses_by_weighted_validation():
-    """FDSE chooses by weighted validation and reports all and avg."""
-    population = people([10, 30], train=[900, 100])
-    records = [
-        line(0, [9, 3], [8, 1], point="after_training"),
-        line(1, [3, 24], [5, 10], point="after_training"),
-    ]
-    found = summary(population, records, evaluation.FDSE())
-    assert found["headline"]["rounds"] == [0]
-    assert found["headline"]["accuracy"] == pytest.approx(12 / 40)
-    assert found["views"][0]["best_val"]["mean"] == pytest.approx(0.5)
-    plain = evaluation.Default(point="after_training", choose="best_val")
-    assert summary(population, records, plain)["headline"]["rounds"] == [1]
 
 
 def test_the_headline_is_none_without_a_score_that_counts():
@@ -336,6 +314,8 @@ def test_what_fdse_prints(protocol, view):
     assert found["accuracy"] == pytest.approx(40 / 60)  # ALL
     assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
     assert found["averages"]["weighted"]["accuracy"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
+    plain = summary(papers(), records, protocol(choose_by="mean_clients"))["headline"]
+    assert plain["rounds"] == [0]
     weighted = summary(papers(), records, protocol(average="weighted"))["headline"]
     assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
 
@@ -450,6 +430,9 @@ def test_mean_losses_by_hand(how, expected):
     found = mean_loss(loss, population.samples["test"], population, how)
     assert found[0] == pytest.approx(expected)
     assert math.isnan(found[1])
+    scored, protocol = np.array([1, 1, 1, math.nan, math.nan]), evaluation.Default(choose_by=how)
+    assert measure(scored, loss[0], population, "test", protocol, "loss") == pytest.approx(expected)
+    assert measure(np.ones(5), loss[0], population, "test", protocol, "loss") is None  # client 4 diverged
 
 
 def test_the_loss_of_a_round_is_weighed_by_samples():

@@ -3,7 +3,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl.evaluation.score import BATCH, score, score_rows
+from rayfl.evaluation.measures import measures
+from rayfl.evaluation.score import BATCH, cut, score, score_rows
 from tests.support.nets import make_images, smooth_net
 
 
@@ -36,6 +37,24 @@ def test_scoring_changes_nothing():
     before = w.clone()
     score(lambda x: {"v": net.eval(w, x)}, images, torch.arange(20))
     assert all(torch.equal(w[n], before[n]) for n in w)
+
+
+def test_clients_are_cut_by_their_samples():
+    """Up to 256 samples go together; a client with more is alone."""
+    assert cut([2, 5, 6, 7, 8, 9], [200, 56, 1, 255, 300, 0]) == [(2, 5), (6, 7), (8,), (9,)]
+    assert cut([], []) == []
+
+
+def test_rows_are_scored_client_by_client():
+    """Logits (0, ln 3) are probabilities 1/4 and 3/4: label 1 costs ln 4/3, label 0 costs ln 4."""
+    logits = torch.tensor([[0, np.log(3)]] * 3, dtype=torch.float64)
+    labels = torch.tensor([1, 0, 1])
+    first, second = score_rows({"personal": logits, "x": logits}, labels, [2, 1], frozenset({"x"}))
+    assert (first["personal"].correct, second["personal"].correct) == (1, 1)
+    assert first["personal"].loss == pytest.approx((np.log(4 / 3) + np.log(4)) / 2)
+    assert second["personal"].loss == pytest.approx(np.log(4 / 3))
+    assert first["x"].loss is None
+    assert score_rows({"v": logits}, labels, [3], measures=measures(["f1"], 2))[0]["v"].measured["f1"]
 
 
 def test_losses_of_which_no_mean_can_be_taken():

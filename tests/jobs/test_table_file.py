@@ -28,6 +28,7 @@ def test_later_layers_win(tmp_path):
     assert table.settings("Prox", "even")["method.mu"] == 0.1
     place = {"table": "tiny", "row": "Prox", "column": "by class", "changed": ["training.batch_size=30"]}
     assert settings["cell"] == place
+    assert table.title == "A tiny table"
 
 
 def test_options_of_one_class_are_not_given_to_another():

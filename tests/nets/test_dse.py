@@ -36,30 +36,12 @@ def statistics(module: nn.Module, word: str = "") -> int:
     return sum(b.numel() for name, b in module.named_buffers() if word in name)
 
 
-def on_paper(kind: Architecture, side: int, classes: int = 10) -> SplitNet:
+def on_paper(kind: Architecture, side: int) -> SplitNet:
     with torch.device("meta"):  # counting needs no memory
-        return build(kind, (3, side, side), classes)
+        return build(kind, (3, side, side), 10)
 
 
 # ---- counts
-
-
-@pytest.mark.parametrize(
-    ("kind", "side", "classes", "count"),
-    [
-        (AlexNet(), 256, 10, 57_063_498),
-        (AlexNet(), 63, 10, 57_063_498),
-        (AlexNet(width=1024), 224, 10, 12_974_154),
-        (AlexNet(width=1024), 224, 7, 12_971_079),
-        (FDSEAlexNet(), 256, 10, 6_508_010),
-        (FDSEAlexNet(act="none", padding="code"), 256, 10, 6_508_010),
-        (DSECNN(), 28, 10, 230_298),
-        (ResNet50(), 256, 10, 25_557_032 - 2049 * 990),
-        (ViT(), 256, 10, 1_096_522),
-    ],
-)
-def test_counts(kind: Architecture, side: int, classes: int, count: int) -> None:
-    assert parameters(on_paper(kind, side, classes)) == count
 
 
 def test_parts_of_alexnet() -> None:
@@ -81,8 +63,7 @@ def test_parts_of_fdse_alexnet() -> None:
     assert [parameters(b, "dfe_") for b in blocks] == dfe
     assert [parameters(b, "dse_") for b in blocks] == dse
     assert parameters(net.head) == 10_250
-    assert sum(dfe) + 10_250 == 6_498_602
-    assert sum(dse) == 9_408
+    assert parameters(net) == sum(dfe) + sum(dse) + 10_250 == 6_508_010
     assert (statistics(net, "dfe_bn"), statistics(net, "dse_bn")) == (6_400, 3_200)
     assert round(4 * (parameters(net) + statistics(net)) / 2**20, 2) == 24.86
 

@@ -262,6 +262,7 @@ def test_frozen_parameters_are_not_trained() -> None:
         (Module(path=f"{OWN}.Plain", head="first"), Conflict, "5 outputs"),
         (Module(path=f"{OWN}.Plain", arguments={"height": 3}), BadCode, "argument 'height'"),
         (Module(path=f"{OWN}.untyped", arguments={"height": 3}), BadCode, "must say that it returns a net"),
+        (Module(path="torchvision.models.get_model", arguments={"name": "nowhere"}), BadCode, "nowhere"),
     ],
     ids=str,
 )
@@ -342,11 +343,6 @@ def test_a_net_is_made_without_the_network() -> None:
     with refused(BadCode, "net"):
         build(f"{OWN}.connected", IMAGES, 3)
     assert connected(IMAGES, 3)
-
-
-def test_what_a_library_raises_is_of_the_net() -> None:
-    with refused(BadCode, "net"):
-        build(Module(path="torchvision.models.get_model", arguments={"name": "nowhere"}), IMAGES, 3)
 
 
 def test_as_a_configuration_names_it(tmp_path: Path) -> None:

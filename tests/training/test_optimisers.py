@@ -142,7 +142,9 @@ def test_the_first_step_of_adam_by_hand() -> None:
     """From m = (1 - b1) g and v = (1 - b2) g^2, corrected to g and g^2, it is lr g / (|g| + eps)."""
     w, g = [torch.tensor([1.0, -2.0, 3.0])], [torch.tensor([0.5, -4.0, 0.0])]
     adam = Adam(eps=0.5)
-    adam.step(w, g, adam.memory(w, 0.0, ()), [0], Descent(adam, 0.1, 0.0, 0.0, 0.0))
+    descent, memory = Descent(adam, 0.1, 0.0, 0.0, 0.0), adam.memory(w, 0.0, ())
+    adam.step(w, g, memory, [], descent)  # of a loss that uses nothing, which is no step
+    adam.step(w, g, memory, [0], descent)
     expected = torch.tensor([1 - 0.1 * 0.5, -2 + 0.1 * 4 / 4.5, 3.0])
     torch.testing.assert_close(w[0], expected)
 

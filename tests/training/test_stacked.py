@@ -18,6 +18,7 @@ from tests.support.nets import (
     make_client,
     make_clients,
     make_images,
+    only,
     same_bits,
     smooth_net,
     smooth_split,
@@ -408,12 +409,15 @@ def test_extras_that_are_one_object_are_not_copied():
     assert found["k"][0].tolist() == [0, 1, 2, 3]
 
 
-def test_nets_let_go_of_the_stack():
+@pytest.mark.parametrize("last", ["fit", "total"])
+def test_nets_let_go_of_the_stack(last):
     net = smooth_net(batch_norm=True)
     clients = make_clients(net, (7, 8, 7))
 
     async def method(client):
         w = (await client.fit(client.initial, client.cross_entropy)).weights
+        if last == "fit":
+            return w
         return w, await client.total(lambda w, batch, extra: net.eval(w, batch.x).sum(0), w)
 
     both(method, clients)
@@ -421,6 +425,18 @@ def test_nets_let_go_of_the_stack():
     w = net.initial(1)
     x = torch.ones(2, *SHAPE, dtype=torch.float64)
     assert torch.equal(net.eval(w, x), smooth_net(batch_norm=True).eval(w, x))
+
+
+def test_a_trial_takes_five_samples_and_fewer():
+    net, seen = smooth_net(), []
+
+    def loss(w, batch, extra):
+        seen.append(len(batch.y))
+        return F.cross_entropy(net(w, batch.x), batch.y)
+
+    fits = [c.fit(c.initial, loss) for c in make_clients(net, [12, 7])]
+    assert stacked.differs([only(fit) for fit in fits], 1e-9) == ""
+    assert set(seen) == {5, 4, 3}
 
 
 def test_an_error_closes_the_other_clients():

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rayfl.training import Params
+from rayfl.training import Params, state
 from rayfl.training.state import as_arrived, as_tensor, is_finite, pack, put_together, take_apart, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float16]
@@ -123,6 +123,11 @@ def test_what_stays_lies_in_memory_like_what_has_travelled():
         assert (tensor.storage_offset(), tensor.requires_grad) == (0, False)
     assert here["plain"].data_ptr() == base.data_ptr()  # no copy without need
     assert here["plain"] is not as_arrived(tree)["plain"]
+
+
+def test_tensors_that_move_together_keep_their_shapes():
+    moved = state.move_together([torch.ones(2, 3), torch.ones(())], torch.device("meta"))
+    assert [(t.device.type, t.shape) for t in moved] == [("meta", (2, 3)), ("meta", ())]
 
 
 def test_what_requires_gradients_is_packed_by_value():
