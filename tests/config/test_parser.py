@@ -18,7 +18,7 @@ from rayfl.arguments import checked
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
-from rayfl.methods import METHODS, Ditto, FedAvg, FedCO2, FedProx
+from rayfl.methods import FML, METHODS, Ditto, FedAvg, FedCO2, FedProx
 from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.cell import Cell
 from rayfl.record.description import PAPER_NAMES, deciding, dump, public_path
@@ -762,6 +762,7 @@ def local() -> FedAvg:
         ({"method": TakesMore()}, BadCode, "method.more"),
         ({"method": Held(Dirichlet())}, Conflict, "method.mu.alpha"),
         ({"method": local()}, BadValue, "method"),
+        ({"method": FML(meme="CNNB")}, BadCode, "method.meme"),
         ({"training": Warmed()}, BadValue, "training"),
     ],
 )
