@@ -227,17 +227,16 @@ class RunSettings(Settings, place=""):
 
     def _check_recorded(self) -> None:
         """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
-        kept = "config.yaml would not hold this federation"
         try:
             found = read(RunSettings, flattened(parse_yaml(dump(self))))
+            one, other = config_of(self), config_of(found)
+            if repr(one) != repr(other):
+                name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
+                was, became = (shown(flat(each).get(name)) for each in (one, other))
+                advice = "give an object (CNNB(), not 'CNNB'), and let an __init__ keep what it is given"
+                raise BadCode(name, f"is {was}, and {became} after it has been read: {advice}")
         except UserError as error:
-            raise error.within(kept) from error
-        one, other = config_of(self), config_of(found)
-        if repr(one) != repr(other):
-            name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
-            was, became = (shown(flat(each).get(name)) for each in (one, other))
-            told = f"{name} is {was}, and {became} after it has been read"
-            raise BadCode(f"{kept}: {told}: an __init__ must keep its arguments as they are given").at(name)
+            raise error.within("config.yaml would not hold this federation") from error
 
     def evaluates(self, round: int) -> bool:
         """Return whether clients are scored after a round."""

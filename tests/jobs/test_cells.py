@@ -106,7 +106,9 @@ def test_a_cell_goes_on_with_the_changes_of_its_table(tmp_path: Path) -> None:
     cell = {"table": "t", "row": "Ditto", "column": "even", "changed": ["rounds=1"]}
     assert run([job(tmp_path / "cell", rounds=1, cell=cell)], Watch()) == Outcome()
     whole = job(tmp_path / "cell", rounds=2, cell=cell | {"changed": []})
-    assert run([whole], Watch()) == Outcome()
+    watch = Watch()
+    assert run([whole], watch) == Outcome()
+    assert watch.told[0].endswith("started after 1 round")
     assert read_config(whole.folder)["cell"]["changed"] == []
 
 
@@ -135,7 +137,7 @@ def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) 
         fcntl.flock(log, fcntl.LOCK_EX)
         assert runner.run([mine]) == Outcome()
         assert (mine.folder / "checkpoints").exists(), "another process goes on with it"
-    assert runner.run([mine]) == Outcome()
+    assert runner.run([mine]) == runner.run([mine]) == Outcome()
     assert not (mine.folder / "checkpoints").exists()
 
 

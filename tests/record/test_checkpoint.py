@@ -105,7 +105,6 @@ def test_equal_states_have_equal_names(checkpoints, tmp_path):
     assert checkpoints.write_server(state()) == other.write_server(state())
     one = checkpoints.write_clients(2, {32: state(1), 40: state(2)})
     assert other.write_clients(2, {40: state(2), 32: state(1)}) == one  # in whatever order they are hosted
-    assert (checkpoints.folder / one).read_bytes() == (other.folder / one).read_bytes()
     assert checkpoints.write_server(state(2)) != checkpoints.write_server(state())
     assert checkpoints.write_clients(3, {32: state(1), 40: state(2)}) != one
 
@@ -205,17 +204,11 @@ def test_damage_is_found_and_the_checkpoint_before_serves(checkpoints, damage, k
         assert len(complaints) == 1
         assert name in complaints[0]
         assert "damaged" in complaints[0] or "cannot be read" in complaints[0]
+    if kind != "manifest":
+        with refused(Missing if damage is Path.unlink else Damaged, checkpoints.folder / name):
+            checkpoints.read(name)
     write(checkpoints, 4)  # the replay mends it
     assert checkpoints.newest() == (manifest, [])
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_never_read(checkpoints, damage):
-    manifest = write(checkpoints, 2)
-    damage(checkpoints.folder / manifest.server)
-    with pytest.raises((Damaged, Missing)) as caught:
-        checkpoints.read(manifest.server)
-    assert caught.value.place == str(checkpoints.folder / manifest.server)
 
 
 def test_every_single_flipped_bit_of_a_manifest_is_found(checkpoints):

@@ -1,5 +1,7 @@
 import json
 import math
+import platform
+import re
 import resource
 import subprocess
 from contextlib import contextmanager
@@ -21,10 +23,12 @@ from rayfl.record.folder import (
     check_kind,
     check_unused,
     environment,
+    read_environment,
     sources,
 )
-from rayfl.record.history import read_lines
+from rayfl.record.history import read_history, read_lines
 from rayfl.running.result import finish
+from rayfl.settings.description import config_of, tells_apart
 from tests.support.records import partition, record, write_run
 from tests.support.refusals import refused
 
@@ -96,10 +100,18 @@ def test_a_folder_without_a_configuration_is_free(tmp_path):
     assert (tmp_path / "run" / "config.yaml").read_text() == "rounds: 1\n"
 
 
-def test_a_folder_that_cannot_be_made_is_an_explained_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with refused(BadValue, "file/run"):
-        RunFolder.create(tmp_path / "file" / "run", "rounds: 1\n")
+def test_a_folder_is_on_the_disk_before_its_configuration(tmp_path, monkeypatch):
+    run, done = tmp_path / "run", []
+    config = run / "config.yaml"
+    monkeypatch.setattr("rayfl.record.folder.sync_folder", lambda path: done.append((path, config.exists())))
+    RunFolder.create(run, "rounds: 1\n")
+    assert done == [(run, False), (tmp_path, False), (run, True)]
+
+
+def test_seeds_engines_and_measures_make_no_other_experiment():
+    names = ["seed", "data.seed", "data.root", "engine.device", "metrics", "rounds", "data.noise"]
+    assert [name for name in names if tells_apart(name)] == ["rounds", "data.noise"]
+    assert config_of(rayfl.Federation())["net"] == {"class_path": "rayfl.nets.CNNB"}
 
 
 def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
@@ -110,8 +122,13 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     found = json.loads(text)
     assert found["packages"]["numpy"] == np.__version__
     assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command", "sources"}
+    kinds = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    assert found["cpu"] in (kinds or [platform.machine(), platform.processor()])
     assert "hunter2" not in text
     assert "RAYFL_TEST_SECRET" not in text
+    (tmp_path / "run" / "environment.json").write_text("[")
+    with refused(Damaged, "run/environment.json"):
+        read_environment(tmp_path / "run")
 
 
 def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, monkeypatch):
@@ -142,13 +159,8 @@ def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
     assert written == b'{"bytes":[0,1,2],"round":0,"seconds":0.5}\n'
 
 
-def test_equal_records_are_equal_bytes(folder):
-    """Equal records are equal bytes whatever the order of their keys."""
-    made = record(0, partition(4))
-    assert _line(made) == _line(dict(reversed(made.items())))
-
-
 def test_values_that_are_not_finite_become_null_and_are_named(folder):
+    assert read_history(folder.path).rounds == []
     made = record(0, partition(4)) | {"loss": [math.nan, np.float32("inf")]}
     made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"][3] = -math.inf
     folder.append_metrics(made)
@@ -161,7 +173,9 @@ def test_values_that_are_not_finite_become_null_and_are_named(folder):
     ]
     folder.append_metrics(record(1, partition(4)))
     assert "not_finite" not in lines(folder.path / "metrics.jsonl")[1]
-    assert math.isnan(finish(folder).rounds["loss"][0])
+    result = finish(folder)
+    assert math.isnan(result.rounds["loss"][0])
+    assert result.history.not_finite == 3
 
 
 json_values = st.recursive(

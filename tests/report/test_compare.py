@@ -18,6 +18,7 @@ from rayfl.report.compare import (
     records,
     short_labels,
 )
+from rayfl.report.summary import sentences
 from rayfl.report.text import mean_and_std, percent
 from rayfl.running.result import Result
 from rayfl.settings.description import flat
@@ -57,13 +58,6 @@ def test_a_configuration_is_flat_under_dotted_names():
         "training.extra": "{}",
         "clip": None,
     }
-
-
-def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
-    runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "FedProx"}, {"seed": 2})
-    groups = group_runs(runs)
-    assert [len(group.runs) for group in groups] == [3, 1]
-    assert [group.seeds for group in groups] == [3, 1]
 
 
 def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
@@ -270,6 +264,16 @@ def test_runs_without_a_score_are_na(tmp_path):
     (row,) = [line for line in rows(group_runs(runs)) if line.strip().startswith("FedAvg")]
     assert row.split()[2:5] == ["0", "of", "10"]
     assert row.split()[5:] == ["n/a"] * 6
+
+
+def test_clients_that_do_not_count_are_told_of(tmp_path):
+    (run,) = load(tmp_path, {})
+    for absent in (0, 3):
+        untrained = {"clients": 4, "view": None, "unlisted": absent}
+        headline = run.summary["headline"] | {"left_out": 7, "untrained": untrained}
+        text = " ".join(sentences(run.summary | {"headline": headline}))
+        assert "left out of every figure: 7." in text
+        assert (f"trace: {absent})" in text) == (absent > 0)
 
 
 def test_spread_of_incomplete_values_is_na():

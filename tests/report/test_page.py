@@ -120,7 +120,9 @@ def test_a_run_whose_processes_have_died_has_its_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "engine.jsonl").open("a") as file:
         file.write('{"lost": "an actor died", "back_to": 10}\n')
-    assert "<dt>Time</dt><dd>0:00:05</dd>" in run_page(Result.load(run))
+    page = run_page(Result.load(run))
+    assert "<dt>Time</dt><dd>0:00:05</dd>" in page
+    assert "<dt>Received per round</dt><dd>6.00 kB</dd>" in page
 
 
 def test_clients_that_never_train_have_their_scores(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
         folders.append(write_run(tmp_path / "a table" / row / "seed-0", level=level))
         with (folders[-1] / "config.yaml").open("a") as file:
             file.write(f"cell: {{table: made_up, row: {row}, column: '<b>', changed: [], seed: 0}}\n")
-    (folders[0] / "run.log").write_text("2026-01-01 00:00:00 WARNING mu <i>has no effect\n")
+    (folders[0] / "run.log").write_bytes(b"\xff\n2026-01-01 00:00:00 WARNING mu <i>has no effect\n")
     entries = compare("made_up", folders)
     page = table_page("A table", entries, folders, tmp_path / "a table", planned=3)
     assert not Outline(page).open
@@ -217,6 +219,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     [best] = re.findall("<strong>([0-9.]+)", page.split("<tbody>")[1].split("</tbody>")[0])
     assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
     assert "2 of 3 runs are finished" in page
+    assert 'http-equiv="refresh"' not in page
     assert not re.search("<th[^>]*></th>", page)  # a button without a name
     assert page.count("<li>mu &lt;i&gt;has no effect</li>") == 1
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second

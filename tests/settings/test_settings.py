@@ -23,6 +23,8 @@ from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below
 from rayfl.settings.arguments import arguments_of
 from rayfl.settings.base import class_names
+from rayfl.system.own_code import digests
+from tests.support.own_modules import OwnModules
 from tests.support.refusals import refused
 
 
@@ -41,6 +43,11 @@ class Soup(Dish):
     """How salty."""
     spoons: Annotated[int, above(0), "0: drink it"] | None = None
     heat: Literal["hot", "cold"] = "hot"
+
+
+class Stew(Soup):
+    def __init__(self, salt: float = 0.1) -> None:
+        self.salt = salt
 
 
 class Borscht(Soup):
@@ -89,7 +96,7 @@ def test_a_subclass_may_have_other_bounds_and_checks():
         with refused(BadValue, "dish.salt"):
             Borscht(beets=1, salt=value)
     with refused(BadValue, "dish.beets"):
-        Borscht(beets=1001)
+        Borscht(beets=np.int64(1001))
     with refused(Conflict, "dish.heat"):
         Borscht(beets=1, heat="cold")
 
@@ -123,6 +130,9 @@ def test_a_plain_attribute_is_the_new_default_of_an_option():
     assert (Milder(salt=0.75).salt, Odd(salt=0.75).salt) == (0.75, 0.75)
     with refused(BadValue, "dish.salt"):
         Odd()
+    assert Wide() == Wide(hidden=[4, 3]) != MLP(hidden=[4, 3])
+    assert Wide() != Wide(hidden=[4])
+    assert Stew(salt=0.75).salt == 0.75
     with refused(BadCode, "Silent.factor"):
         type("Silent", (ByHand,), {"factor": 0.25})
 
@@ -137,12 +147,6 @@ def test_a_run_has_the_defaults_of_a_subclass(tmp_path, given, mu):
     assert config["method"]["init_args"]["mu"] == mu
     assert config["data"]["init_args"] | {"train": 60, "test": 20} == config["data"]["init_args"]
     assert config["net"]["init_args"]["hidden"] == [4, 3]
-
-
-def test_numbers_of_numpy_are_numbers():
-    assert Soup(salt=np.float32(0.25), spoons=np.int64(2)).spoons == 2
-    with refused(BadValue, "dish.spoons"):
-        Soup(spoons=np.int64(0))
 
 
 def test_a_class_travels_by_value():
@@ -200,4 +204,13 @@ def test_help_lists_options_with_their_bounds():
 
 def test_classes_of_tests_are_no_choices():
     assert class_names(Engine) == ["Inline", "Ray"]
+    assert class_names(int) == []
     assert "Tiny" not in class_names(Architecture)
+
+
+def test_the_source_of_a_class_is_that_of_its_definition(own_modules: OwnModules) -> None:
+    own_modules.load("edited", "import rayfl.methods\nclass Mine(rayfl.methods.FedAvg): ...\n")
+    own_modules.write("edited", "")
+    found = digests(["edited"])
+    own_modules.load("edited", "")
+    assert digests(["edited"]) != found

@@ -12,7 +12,7 @@ import torch
 
 from rayfl.data import ArrayFiles
 from rayfl.methods import FedAvg
-from rayfl.system.own_code import digests, is_own
+from rayfl.system.own_code import changed, digests, imports_late, is_own
 from tests.support.federations import small
 from tests.support.own_modules import OwnModules
 
@@ -43,13 +43,16 @@ def test_a_digest_is_of_what_a_module_does_and_of_all_it_imports(own_modules: Ow
     documented = digests(["mine"])
     own_modules.load("mine", f"{MINE}\n    def f( self ): ''\n")
     assert documented["mine"] == digests(["mine"])["mine"] != first["mine"]
+    assert changed(first, {**documented, "other": "1"}) == ["mine", "pack.deep"]
 
 
 def test_a_file_of_data_is_no_code(tmp_path: Path, own_modules: OwnModules) -> None:
     own_modules.write("train", "")
     own_modules.load("nets", "def net(shape, classes): ...")
+    mine = own_modules.load("größe", "from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...\n").Mine
     data = ArrayFiles(root=str(tmp_path), train="train.npz")
-    assert [*small(tmp_path / "run", net="nets.net", data=data).own_code()] == ["nets"]
+    made = small(tmp_path / "run", method=mine(), net="nets.net", data=data)
+    assert [*made.own_code()] == ["größe", "nets"]
 
 
 def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
@@ -72,6 +75,9 @@ def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
     assert [name for name in first if other[name] != first[name]] == ["__main__.B", "__main__.A"]
     assert first.keys() == {"__main__.A", "__main__.B", "__main__.C", "noted"}
     assert run(1, 1, 1)["__main__.A"] == first["__main__.A"]
+    for name, late in ("B", False), ("noted", True):
+        own_modules.load(f"for_{name}", f"def f():\n    import {name}\n    B")
+        assert imports_late(f"for_{name}") is late
     linecache.cache.clear()
     with caplog.at_level(logging.WARNING, "rayfl"):
         assert digests(["__main__.A"]) == digests(["__main__.A"]) == {}

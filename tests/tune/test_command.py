@@ -69,6 +69,7 @@ def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.
     assert len(asked(_new, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds) == 2
     with refused(Conflict, "search"):
         asked(_new, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
+    assert main([write(tmp_path), "--list"]) == 0
 
 
 def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
@@ -92,6 +93,13 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
         asked(_resumed, *folder, "--training.lr", "0.5")
     with refused(Conflict, "resume"):
         asked(_resumed, *folder, write(tmp_path))
+
+
+def test_schedulers_know_the_rounds_of_the_longest_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayfl.tune.sweep._run", lambda space, output, rounds, *others: rounds)
+    assert run(space_of(tmp_path, search="search: {rounds: [2, 4, 3]}"), tmp_path / "out") == 4
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,6 @@ def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runt
     configs = [yaml.safe_load((whole / name / "config.yaml").read_text()) for name in names]
     assert {config["training"]["batch_size"] for config in configs} <= {8, 16, 24}
     capsys.readouterr()
-    assert main(["--resume", str(killed), "--training.lr", "3"]) == 2
     assert main([space, "--output", str(killed)]) == 2
     assert "go on with --resume" in capsys.readouterr().err
 
@@ -253,6 +252,7 @@ def test_hyperband_pauses_trials_and_goes_on_with_them(tmp_path: Path, capsys, r
     assert main([space, "--output", str(output), "--address", ray_runtime]) == 0
     said = capsys.readouterr().out
     assert said.count(": finished") + said.count(": stopped after") == 4
+    assert "0/4 trials finished" in said
     whole = [path.parent for path in output.glob("trials/*/seed-0/summary.json")]
     done = next(folder for folder in whole if Result.load(folder).summary["completed"] == 4)
     assert bytes_of_run(done) == bytes_of_run(alone(done, tmp_path / "alone"))
@@ -260,10 +260,6 @@ def test_hyperband_pauses_trials_and_goes_on_with_them(tmp_path: Path, capsys, r
 
 def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
-    assert main([write(tmp_path), "--data.val_fraction", "0", "--output", str(output)]) == 2
-    assert "data.val_fraction" in capsys.readouterr().err
-    assert main([write(tmp_path), "--eval_every", "0", "--output", str(output)]) == 2
-    assert "eval_every is 0" in capsys.readouterr().err
     batch = ["--net", "CNNB", "--training.batch_size", "1"]
     assert main([write(tmp_path), *batch, "--output", str(output)]) == 2
     assert "training.batch_size is 1, but CNNB has BatchNorm" in capsys.readouterr().err
