@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from rayfl.callbacks.csv import CSV
 from rayfl.callbacks.logger import Logger
 from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.tensorboard import TensorBoard
@@ -13,9 +12,9 @@ from rayfl.callbacks.wandb import WandB
 from rayfl.errors import BadValue, Missing
 from rayfl.settings.imports import installed
 
-Name = Literal["tensorboard", "csv", "mlflow", "wandb"]
+Name = Literal["tensorboard", "mlflow", "wandb"]
 
-LOGGERS: dict[Name, type[Logger]] = {"tensorboard": TensorBoard, "csv": CSV, "mlflow": MLflow, "wandb": WandB}
+LOGGERS: dict[Name, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 def check_loggers(names: Sequence[Name]) -> None:
@@ -27,7 +26,7 @@ def check_loggers(names: Sequence[Name]) -> None:
     for place, name in enumerate(names):
         if name in names[:place]:
             raise BadValue("loggers", f"has {name} twice")
-        if name != "csv" and not installed(name):
+        if not installed(name):
             extra = "" if name == "tensorboard" else f"'rayfl[{name}]'"
             raise Missing(
                 "loggers", f"has {name}, which is not installed: pip install {extra or name}, or leave it out"
