@@ -24,7 +24,6 @@ from rayfl.data.sets.hugging_face import HuggingFaceData
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
-from rayfl.data.sets.stdlib_text import StdlibText
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
@@ -64,7 +63,6 @@ __all__ = [
     "Pachinko",
     "Partition",
     "Pathological",
-    "StdlibText",
     "Superclass",
     "Synthetic",
     "TorchvisionData",
