@@ -1,6 +1,5 @@
 """``rayfl figure KIND RUN... --save FILE``: draw runs the way papers do."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +126,7 @@ def picture(o: Any) -> Picture:
     if kind == "rounds":
         drawn = plot.rounds(views, panels, o.quantity, **look)
         table = plot.progress(views, panels, o.target)
-        Terminal(width=None if sys.stdout.isatty() else 200).print(table)
+        Terminal(width=None if Terminal().is_terminal else 200).print(table)
         return drawn
     if kind == "bars":
         return plot.bars(views, panels, o.start, **look)

@@ -60,7 +60,6 @@ from rayfl.system.files import held, writing
 from rayfl.system.log import RunLog, log, warnings_shown
 from rayfl.system.own_code import digests
 from rayfl.system.signals import asked_to_stop
-from rayfl.system.streams import lasting_output
 from rayfl.system.text import counted, one_line, tell, warn
 
 
@@ -98,7 +97,7 @@ class FederationRun:
         if settings.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with ExitStack() as contexts:
-            for each in (alone(), torch_defaults(), lasting_output(), warnings_shown()):
+            for each in (alone(), torch_defaults(), warnings_shown()):
                 contexts.enter_context(each)
             run_log = contexts.enter_context(RunLog(settings.log_level))
             path = Path(settings.output or contexts.enter_context(_new_folder(settings))).expanduser()
