@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.splits import SPLITS
 from rayfl.errors import BadValue, Conflict
-from rayfl.settings.display import Displayed, Words
+from rayfl.settings.base import Displayed, Words
 
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the splits
