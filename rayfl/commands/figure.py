@@ -7,8 +7,7 @@ from typing import Any
 from rayfl.commands.command_line import Parser
 from rayfl.commands.report import add_headline_options, names
 from rayfl.errors import BadValue
-from rayfl.report.look import Size
-from rayfl.report.pictures import Picture
+from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
 from rayfl.report.plots import ALL, MOST_PANELS
 from rayfl.system.error_report import exit_code

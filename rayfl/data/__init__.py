@@ -1,7 +1,7 @@
 """Data sets, and how they are divided among clients."""
 
 from rayfl.data.base import Data
-from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.dirichlet import Dirichlet
@@ -27,7 +27,6 @@ from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
-from rayfl.data.splits import SPLITS
 
 __all__ = [
     "CIFAR10",

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.clients import Clients
-from rayfl.data.dataset import TRAIN, ClientData, Dataset
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset
 from rayfl.errors import Conflict, Unknown
 from rayfl.settings.base import Displayed
 from rayfl.system.files import write_file

@@ -13,8 +13,7 @@ import numpy as np
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import check_is, read_environment
+from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.settings.base import Displayed, Words
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.errors import Damaged
 from rayfl.record.checks import check_partition, check_record
 from rayfl.settings.base import Displayed

@@ -15,10 +15,7 @@ import yaml
 
 from rayfl import resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.callbacks.logger import Logger, distributions, scalars
-from rayfl.callbacks.loggers import LOGGERS, check_loggers
-from rayfl.callbacks.mlflow import MLflow
-from rayfl.callbacks.wandb import WandB
+from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, WandB, check_loggers, distributions, scalars
 from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
 from rayfl.running.result import Result
