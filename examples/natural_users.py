@@ -10,10 +10,11 @@ Ditto keeps a model of each client's own beside the shared one.
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from stdlib_text import StdlibText
 from torch import nn
 
 from rayfl import Federation, Inline, Training
-from rayfl.data import StdlibText, WriterDigits
+from rayfl.data import WriterDigits
 from rayfl.methods import Ditto, FedAvg, FedPer, Local, Method
 from rayfl.nets import MLP, Architecture, Shape, SplitNet
 from rayfl.system.text import tell

@@ -23,7 +23,7 @@ from sklearn.manifold import TSNE
 from rayfl import Models, UserError, load_models
 from rayfl.commands.command_line import of_function
 from rayfl.randomness import generator, seed_of
-from rayfl.report.pictures import drawn, save
+from rayfl.report.look import drawn, save
 from rayfl.system.text import complain, tell
 
 MARKERS = "os^DvPX*<>"

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 128 + signal.SIGINT
         code: int = command.main(others)
         return code
-    return exit_code(lambda: _said(name, others), shows=True)
+    return exit_code(lambda: _said(name, others))
 
 
 def _said(name: str, others: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from rayfl.callbacks.callback import Callback
 from rayfl.data import Data
 from rayfl.errors import BadCode, Conflict
-from rayfl.record.config_file import read_config
+from rayfl.record.folder import read_config
 from rayfl.record.history import CONFIG
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun

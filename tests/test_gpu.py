@@ -18,7 +18,7 @@ from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import CNNB
-from rayfl.record.config_file import read_config
+from rayfl.record.folder import read_config
 from rayfl.training import examples
 from rayfl.training.state import take_apart
 from tests.methods.cases import net_of

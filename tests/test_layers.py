@@ -41,7 +41,6 @@ APART = {("data", "nets"), ("methods", "record")}  # on either side of no arrow:
 
 RAY_FILES = {
     "engine/actors.py",
-    "engine/by_value.py",
     "engine/cluster.py",
     "engine/hosts.py",
     "engine/local_ray.py",

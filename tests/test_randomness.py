@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rayfl.data import IID, FederatedData, Pachinko, Synthetic
-from rayfl.data.noise import with_noise
+from rayfl.data.sets.cifar import with_noise
 from rayfl.data.sets.folders import divide_randomly
 from rayfl.methods import DCPFL, FedAvg
 from rayfl.methods.fedios import orthonormal

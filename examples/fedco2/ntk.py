@@ -42,7 +42,7 @@ from torch import Tensor
 from rayfl import UserError
 from rayfl.commands.command_line import of_function
 from rayfl.randomness import generator
-from rayfl.report.pictures import save
+from rayfl.report.look import save
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain
 

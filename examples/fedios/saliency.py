@@ -23,7 +23,7 @@ from torch import Tensor
 from rayfl import Models, UserError, load_models
 from rayfl.commands.command_line import of_function
 from rayfl.randomness import seed_of
-from rayfl.report.pictures import drawn, save
+from rayfl.report.look import drawn, save
 from rayfl.system.text import complain, tell
 
 try:

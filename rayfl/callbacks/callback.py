@@ -1,4 +1,4 @@
-"""What all callbacks have in common, and what they see of a run."""
+"""What all callbacks have in common, what they see of a run, and the shortest: early stopping."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.engine.models import Models
+from rayfl.evaluation.metrics import Patience, Validation
 from rayfl.evaluation.protocol import Protocol
 from rayfl.record.history import Population
 
@@ -84,3 +85,23 @@ class Callback:
 
     def end(self) -> None:
         """Let go of what the callback holds: the run has ended, in whatever way."""
+
+
+class EarlyStopping(Callback):
+    """Ends a run when the protocol's patience has run out.
+
+    It goes by the records alone, so that a resumed run ends where one that was never stopped does.
+    """
+
+    def start(self, run: Run, round: int) -> bool:
+        """Read the rounds so far."""
+        self._patience = Patience(run.protocol.patience)
+        self._validation = Validation(run.population, run.protocol)
+        over = False
+        for record in run.records():
+            over = self.after_round(run, record)
+        return over
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Say whether the patience has run out."""
+        return self._patience.ends(record["round"], self._validation.accuracy(record))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from rayfl.commands.command_line import Parser
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.errors import InUse
 from rayfl.report.contact_sheet import contact_sheet
 from rayfl.running.settings import rooted

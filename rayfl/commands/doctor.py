@@ -198,4 +198,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tell("Nothing is wrong. A first federation: rayfl run --rounds 5")
         return 1 if report.wrong else 0
 
-    return exit_code(look, shows=True)
+    return exit_code(look)

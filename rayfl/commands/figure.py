@@ -1,6 +1,5 @@
 """``rayfl figure KIND RUN... --save FILE``: draw runs the way papers do."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 from rayfl.commands.command_line import Parser
 from rayfl.commands.report import add_headline_options, names
 from rayfl.errors import BadValue
-from rayfl.report.look import Size
-from rayfl.report.pictures import Picture
+from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
 from rayfl.report.plots import ALL, MOST_PANELS
 from rayfl.system.error_report import exit_code
@@ -127,7 +125,7 @@ def picture(o: Any) -> Picture:
     if kind == "rounds":
         drawn = plot.rounds(views, panels, o.quantity, **look)
         table = plot.progress(views, panels, o.target)
-        Terminal(width=None if sys.stdout.isatty() else 200).print(table)
+        Terminal(width=None if Terminal().is_terminal else 200).print(table)
         return drawn
     if kind == "bars":
         return plot.bars(views, panels, o.start, **look)

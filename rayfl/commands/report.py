@@ -187,4 +187,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             report(**options)
 
-    return exit_code(show_runs, shows=True)
+    return exit_code(show_runs)

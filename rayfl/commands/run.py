@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from rayfl.commands.command_line import ANY_CODE, Parser
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.federation import Federation, federation_of, resumed
-from rayfl.jobs.table_file import Table, check_kind, is_table
+from rayfl.jobs.table_file import Table, check_kind, find_file, is_table
 from rayfl.running.run import FederationRun
 from rayfl.running.settings import RunSettings
 from rayfl.settings.description import RESUMABLE, config_of, dump
@@ -19,7 +19,6 @@ from rayfl.settings.imports import from_here
 from rayfl.settings.reader import Flat, Word, flattened, layered
 from rayfl.settings.yaml_file import read_mapping, yaml_text
 from rayfl.system.error_report import exit_code
-from rayfl.system.shipped import find
 from rayfl.system.text import tell
 
 
@@ -88,7 +87,7 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
     """Return the run that a command line asks for."""
     asked = parser().read(arguments)
     given = flattened(asked.settings)
-    paths = [find(name, "examples") for name in asked.config]
+    paths = [find_file(name, "examples") for name in asked.config]
     tables = [path for path in paths if is_table(path)]
     if len(paths) > 1 and tables:
         raise Conflict("--config", f"{tables[0]} is a table file: no other --config goes with it")

@@ -16,9 +16,8 @@ from rayfl.errors import BadValue, InUse, Missing, UserError
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Table, changes_of, first_seeds, of_data, slug
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import check_kind
+from rayfl.jobs.table_file import Table, changes_of, find_file, first_seeds, of_data, slug
+from rayfl.record.folder import check_kind, read_config
 from rayfl.record.history import CONFIG, METRICS, TABLE, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
@@ -30,7 +29,6 @@ from rayfl.settings.reader import layered
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.error_report import exit_code
 from rayfl.system.files import read_file, write_file
-from rayfl.system.shipped import find
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain, counted
 
@@ -84,7 +82,7 @@ def run(given: Any) -> int:
     """
     if given.jobs is not None and given.jobs < 1:
         raise BadValue("--jobs", f"is {given.jobs}: it must be at least 1")
-    table = Table.load(find(given.file, "examples"))
+    table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name))).expanduser()
     _check_folder(table, output)

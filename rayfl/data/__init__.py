@@ -1,7 +1,7 @@
 """Data sets, and how they are divided among clients."""
 
 from rayfl.data.base import Data
-from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.dirichlet import Dirichlet
@@ -24,11 +24,9 @@ from rayfl.data.sets.hugging_face import HuggingFaceData
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
-from rayfl.data.sets.stdlib_text import StdlibText
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
-from rayfl.data.splits import SPLITS
 
 __all__ = [
     "CIFAR10",
@@ -64,7 +62,6 @@ __all__ = [
     "Pachinko",
     "Partition",
     "Pathological",
-    "StdlibText",
     "Superclass",
     "Synthetic",
     "TorchvisionData",

@@ -7,13 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from rayfl.data.clients import Clients
-from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
+from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset, not_finite
 from rayfl.data.federated import FederatedData
-from rayfl.data.partitions.dealing import check_disjoint
 from rayfl.data.partitions.iid import IID
-from rayfl.data.partitions.partition import Partition, settings_of
-from rayfl.data.splits import SPLITS
+from rayfl.data.partitions.partition import Partition, check_disjoint, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below

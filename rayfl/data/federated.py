@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.clients import Clients
-from rayfl.data.dataset import TRAIN, ClientData, Dataset
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset
 from rayfl.errors import Conflict, Unknown
-from rayfl.settings.display import Displayed, Words
+from rayfl.settings.base import Displayed
 from rayfl.system.files import write_file
 from rayfl.system.text import counted, one_line
 
@@ -54,16 +52,6 @@ class FederatedData(Displayed):
         samples = {split: sum(len(client.split(split)) for client in self.clients) for split in SPLITS}
         unseen = {"unseen": self.unseen} if self.unseen else {}
         return {"clients": len(self), **unseen, **samples, "classes": self.dataset.classes}
-
-    def _repr_table_(self) -> dict[str, Any]:
-        skew = self.skew()
-        per_client = "{samples_min} to {samples_max} training samples, {classes_min} to {classes_max} classes"
-        return {
-            **self._repr_line_(),
-            "domains": Words(", ".join(self.dataset.domain_names)),
-            "per client": Words(per_client.format(**skew)),
-            "label skew": Words(f"{skew['label_distance']:.3f} (0 none, 1 all)"),
-        }
 
     @property
     def sizes(self) -> list[int]:

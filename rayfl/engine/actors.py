@@ -11,9 +11,8 @@ import ray
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu, torch_defaults
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
-from rayfl.engine.travel import Download
+from rayfl.engine.travel import Download, RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.training.sums import Accumulated, payload_bytes
 

@@ -18,8 +18,8 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
-from rayfl.engine.by_value import put_by_value
 from rayfl.engine.guard import RAY_COMES_UP
+from rayfl.engine.hosts import put_by_value
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
 from rayfl.errors import Conflict, Missing, Shortage

@@ -1,20 +1,114 @@
-"""What the hosts of a cluster have that decides the numbers, compared before anything trains there."""
+"""What decides numbers on the hosts of a cluster: code, which goes there by value, and their software."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import copyreg
+import dataclasses
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayfl.engine.by_value import by_value
 from rayfl.errors import Conflict
 from rayfl.record import folder
 from rayfl.record.folder import processor, sources_in, version_of
+from rayfl.settings.imports import NAMED_ELSEWHERE, named
+from rayfl.system.own_code import MAIN, changed, digests, imports_late
 from rayfl.system.text import warn
+
+# Else the fields of a dataclass that arrive by value have another one, and defaults that they do not have.
+copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")
+
+
+@contextmanager
+def by_value(modules: Collection[str]) -> Iterator[None]:
+    """Let classes and functions of some modules be sent by value in the body, and not by their names."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    for name in modules:
+        cloudpickle.register_pickle_by_value(sys.modules[name])
+    try:
+        yield
+    finally:
+        for name in cloudpickle.list_registry_pickle_by_value() - known:
+            cloudpickle.unregister_pickle_by_value(sys.modules[name])
+
+
+def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ()) -> Any:
+    """Put something into Ray's object store, with the user's own code in it by value; return its reference.
+
+    Where some of that code cannot be sent by value (locks, cached functions), or is imported within
+    functions, all of it goes by its names: a class has to be one and the same in a process. A line tells of
+    it, and each process that receives the thing compares the code that it has by these names.
+
+    Args:
+        thing: anything.
+        code: digests of the code in it; what has none goes by its name.
+        paths: import paths, which will name there what they name here.
+
+    Raises:
+        Conflict: in a process that receives it: this code is another one there.
+    """
+    parts = thing, {path: named(path) for path in paths}
+    files = {name: digest for name, digest in code.items() if not name.startswith(f"{MAIN}.")}
+    modules = files.keys() & sys.modules.keys()
+    with by_value(modules):
+        try:
+            late = {name for name in files if imports_late(name)}
+            reason = ", ".join(sorted(late | _Look(parts, modules).by_name))
+        except Exception as error:
+            reason = str(error)
+        if not reason:
+            return ray.put(_Sent(*parts, {}))
+    warn(
+        f"your code cannot be sent to actors as it is here ({reason}), because of a lock, a cached function "
+        "or an import within a function: actors import all of it, and do not see what a script or a notebook "
+        "has changed in it"
+    )
+    return ray.put(_Sent(*parts, files))
+
+
+class _Sent:
+    """Something on its way, with what import paths name, and with digests of code that goes by its names."""
+
+    def __init__(self, thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> None:
+        self._parts = thing, names, code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive, self._parts
+
+
+def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
+    """Return what has arrived, where the code is what it was at the start."""
+    if other := changed(code, digests(code)):
+        told = "its file has been changed since, or is another one on this host"
+        raise Conflict(other[0], f"is not the code with which the run was started: {told}")
+    NAMED_ELSEWHERE.update(names)
+    return thing
+
+
+class _Look(cloudpickle.Pickler):
+    """Notes of which of some modules something in a thing would now be sent by its name."""
+
+    def __init__(self, thing: Any, modules: Collection[str]) -> None:
+        super().__init__(BytesIO(), buffer_callback=lambda buffer: None)  # arrays need not be copied
+        self._modules, self.by_name = modules, set[str]()
+        self.dump(thing)
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Reduce as cloudpickle does, which says here of functions and classes whether they go by value."""
+        made, module = super().reducer_override(thing), str(getattr(thing, "__module__", None))
+        has_name = hasattr(thing, "__qualname__") and type(thing) not in self.dispatch_table
+        if made is NotImplemented and has_name and module in self._modules:
+            self.by_name.add(module)
+        return made
+
 
 Software = Mapping[str, str | None]
 """What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its

@@ -11,12 +11,11 @@ from typing import Any, Self
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import Engine, Plan, Started
+from rayfl.engine.base import SERVER, Engine, Plan, Started, Workers
 from rayfl.engine.process import cap_gpu_memory, check_gpu, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.set_up import on_trial
 from rayfl.engine.worker import Worker
-from rayfl.engine.workers import SERVER, Workers
 from rayfl.training.stacked import differs
 
 

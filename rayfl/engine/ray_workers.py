@@ -35,13 +35,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.base import Plan, Started
-from rayfl.engine.by_value import put_by_value
+from rayfl.engine.base import SERVER, Gone, Lost, Plan, Started, Workers
 from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.hosts import ask_hosts
+from rayfl.engine.hosts import ask_hosts, put_by_value
 from rayfl.engine.placement import RayRequest, Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
-from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import Shortage, UserError
 from rayfl.system.text import counted, tell, warn
 

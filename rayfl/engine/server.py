@@ -13,10 +13,8 @@ from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
-from rayfl.engine.returned import check_state, lost, spec
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.set_up import set_up
-from rayfl.engine.travel import Download, States
+from rayfl.engine.travel import Download, RoundResult, States, check_state, lost, spec
 from rayfl.errors import Conflict
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints

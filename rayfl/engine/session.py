@@ -14,12 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import Group, Plan
+from rayfl.engine.base import SERVER, Gone, Group, Lost, Plan, Workers
 from rayfl.engine.models import Models, bench
 from rayfl.engine.placement import Pace, place
-from rayfl.engine.round_result import RoundResult
-from rayfl.engine.travel import NOTHING
-from rayfl.engine.workers import SERVER, Gone, Lost, Workers
+from rayfl.engine.travel import NOTHING, RoundResult
 from rayfl.errors import Conflict, Shortage
 from rayfl.evaluation.score import ClientScores, cut, replaced
 from rayfl.methods import Method

@@ -12,8 +12,7 @@ from rayfl.data import Dataset, FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
-from rayfl.engine.returned import check_state, check_views
-from rayfl.engine.travel import Download
+from rayfl.engine.travel import Download, check_state, check_views
 from rayfl.errors import BadCode, UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build

@@ -1,11 +1,24 @@
-"""What travels between the server and the workers: states that pack themselves on the way."""
+"""What goes between the processes of a federation, and what hooks of a method may return for that.
+
+States pack themselves on the way. Uploads are for ``training.sums``, which adds them up.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from torch.utils import _pytree as pytree
+
+from rayfl.engine.base import Group
 from rayfl.errors import BadCode
-from rayfl.training.state import Packed, State, pack, unpack
+from rayfl.evaluation.score import ClientScores
+from rayfl.methods import Method
+from rayfl.system.text import shown
+from rayfl.training.params import Params
+from rayfl.training.state import Packed, State, pack, take_apart, unpack
 
 
 class Download(NamedTuple):
@@ -46,3 +59,137 @@ def _arrived(everyone: Packed, each: dict[int, Packed]) -> Download:
 
 def _unpacked(packed: Packed) -> States:
     return States(unpack(packed))
+
+
+@dataclass
+class RoundResult:
+    """What a round tells about the clients that were trained; small, and the only thing the driver sees.
+
+    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
+    wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
+    ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` are the clients
+    that have a personal state, ``largest_state`` the bytes of the largest of these,
+    ``bytes_down`` and ``bytes_up`` what has travelled between processes.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    loss: list[float | None] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    up: dict[str, list[int]] = field(default_factory=dict)
+    down: dict[str, list[int]] = field(default_factory=dict)
+    bad: dict[int, str] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+    scores: dict[int, ClientScores] = field(default_factory=dict)
+    seconds: dict[Group, float] = field(default_factory=dict)
+    keeps: set[int] = field(default_factory=set)
+    largest_state: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def merge(self, other: RoundResult) -> None:
+        """Add another process's part."""
+        for mine, theirs in ((self.up, other.up), (self.down, other.down)):
+            for key in {**mine, **theirs}:
+                column = mine.setdefault(key, [0] * len(self.ids))
+                column.extend(theirs.get(key, [0] * len(other.ids)))
+        for name in ("ids", "loss", "steps"):
+            getattr(self, name).extend(getattr(other, name))
+        self.largest_state = max(self.largest_state, other.largest_state)
+        for name in ("bad", "idle", "scores", "seconds", "keeps"):
+            getattr(self, name).update(getattr(other, name))
+
+    def sort(self) -> None:
+        """Put the clients in the order of their numbers."""
+        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        columns: list[list[Any]] = [self.ids, self.loss, self.steps, *self.up.values(), *self.down.values()]
+        for column in columns:
+            column[:] = [column[k] for k in order]
+
+    def add(self, id: int, loss: float | None, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
+        """Add a client."""
+        sent, received = ({key: [count] for key, count in each.items()} for each in (up, down))
+        self.merge(RoundResult([id], [loss], [steps], sent, received))
+
+
+Spec = dict[str, Any]
+"""What a run relies on in a state: its keys, and of every tensor, by path, what never changes."""
+
+
+def spec(state: State) -> Spec:
+    """Return what of a state stays the same: the first dimension of tensors may grow.
+
+    Raises:
+        TypeError: it holds what no state may hold.
+    """
+    _, tensors = take_apart(state)
+    kinds = {path: (str(t.dtype), t.ndim, *t.shape[1:]) for path, t in tensors.items()}
+    return dict.fromkeys(f"state/{key}" for key in state) | kinds
+
+
+def lost(first: Spec, now: Spec) -> str | None:
+    """Return what a state no longer has of what it has had at first, or has in another form; None if nothing.
+
+    What was None at first, a number or an empty dict may have become anything.
+    """
+    return next(
+        (at for at, kind in first.items() if at not in now or kind not in (None, now[at])),
+        None,
+    )
+
+
+def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> State:
+    """Return the state that a hook has returned, of a client or the server.
+
+    Args:
+        call: the hook, for the message.
+        found: what it has returned.
+        when: for the message, too.
+        first: of the state with which it began, if there was one.
+
+    Raises:
+        UserError: it is none, or no run could be resumed from it.
+    """
+    if not isinstance(found, Mapping) or isinstance(found, Params):
+        raise BadCode(call, f"has returned {shown(found)}, {when}: a state is a dict")
+    state = dict(found)
+    try:
+        now = spec(state)
+    except TypeError as error:
+        raise BadCode(call, f"has returned what no state holds, {when}: {error}") from error
+    numbers = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, float))
+    if first is None and not all(map(math.isfinite, numbers)):  # what comes later is looked at as an update
+        raise BadCode(
+            call, f"has returned NaN or infinity, {when}, which no checkpoint holds: begin with None"
+        )
+    if at := lost(first or {}, now):
+        raise BadCode(
+            call,
+            f"has returned a state whose {at.removeprefix('state/')!r} is gone, or of another kind than at "
+            f"first, {when}: others read it, and a resumed run needs it. Return all keys, as in "
+            "{**state, 'own': w}; weights keep their names, tensors their type and all but the first "
+            "dimension; what is to become anything else is None at first",
+        )
+    return state
+
+
+def check_update(call: str, both: Any, when: str, first: Spec) -> tuple[Mapping[str, Any], State]:
+    """Return the upload and the next state that a client's update has returned; see ``check_state``.
+
+    A client may also keep nothing.
+    """
+    if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[0], Mapping):
+        raise BadCode(
+            call,
+            f"has returned {shown(both)}, {when}: it must return two mappings, the upload and the next state",
+        )
+    return both[0], check_state(call, both[1], when, first if both[1] else None)
+
+
+def check_views(method: Method, found: Mapping[str, Any]) -> None:
+    """Refuse scores of other views than those that a method declares."""
+    if found.keys() != set(method.views):
+        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
+        raise BadCode(
+            f"{type(method).__name__}.scores",
+            f"returns the views {returned}, but `views` of the method has {declared}: both must be the same",
+        )

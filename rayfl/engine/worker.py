@@ -19,15 +19,13 @@ import torch
 from torch import Tensor
 
 from rayfl.data import FederatedData
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.engine.base import Group, Plan
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed, guarded
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
-from rayfl.engine.returned import Spec, check_update, check_views, spec
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.set_up import set_up
-from rayfl.engine.travel import NOTHING, Download, States
+from rayfl.engine.travel import NOTHING, Download, RoundResult, Spec, States, check_update, check_views, spec
 from rayfl.errors import BadCode, Shortage, UserError, text_of
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures

@@ -15,7 +15,7 @@ from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
 from rayfl.settings.arguments import checked_arguments
-from rayfl.settings.display import Displayed, options
+from rayfl.settings.base import Displayed
 from rayfl.training.client import Client, inside_loss
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Batch, only_net
@@ -45,8 +45,6 @@ class Finetune(Displayed):
     """What it starts from: the ``global`` model or the client's ``personal`` one; if not given, the global
     one where the method has one.
     """
-
-    _repr_table_ = options
 
     def __post_init__(self) -> None:
         vars(self).update(checked_arguments(Finetune, vars(self), "finetune"))

@@ -13,11 +13,9 @@ import numpy as np
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import check_is, read_environment
+from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
-from rayfl.settings.description import flat
-from rayfl.settings.display import Displayed, Words
+from rayfl.settings.base import Displayed, Words
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
@@ -75,20 +73,6 @@ class RunRecords(Displayed):
     def _repr_line_(self) -> dict[str, Any]:
         rounds = Words(f"{self.summary['completed']} of {self.summary['rounds']}")
         return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
-
-    def _repr_table_(self) -> dict[str, Any]:
-        settings = flat(self.config, shown=True)
-        about: dict[str, Any] = {
-            name: Words(settings[name]) for name in ("method", "data", "clients") if name in settings
-        }
-        means = {
-            f"{each['view']}, {each['point'].replace('_', ' ')}": each["last"]["mean"]
-            for each in self.summary["views"]
-        }
-        last = {
-            name: Words(f"{mean:.2%} in the last round") for name, mean in means.items() if mean is not None
-        }
-        return {**about, **self._repr_line_(), "protocol": Words(self.protocol), **last}
 
     @cached_property
     def protocol(self) -> Protocol:

@@ -23,8 +23,7 @@ from typing import IO, Any
 from rayfl.errors import Conflict, UserError
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Settings
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import read_environment, read_summary
+from rayfl.record.folder import read_config, read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.yaml_file import yaml_text

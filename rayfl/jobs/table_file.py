@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
-from rayfl.record.cell import Cell
+from rayfl.record.folder import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import rooted
 from rayfl.settings.description import about_data, class_name, tells_apart
@@ -307,3 +309,47 @@ def _check_folders(names: Collection[str]) -> None:
 
 def _hint(wrong: str, known: Collection[str]) -> str:
     return f"{did_you_mean(wrong, known)} There are {', '.join(known)}"
+
+
+Kind = Literal["examples", "tune_spaces"]
+
+
+def shipped_folder(kind: Kind) -> Path:
+    """Return where what comes with rayfl is: in the installed package, or beside it in a checkout."""
+    inside = ROOT / kind
+    return inside if inside.is_dir() else ROOT.parent / kind
+
+
+def shipped_names(kind: Kind) -> list[str]:
+    """Return the names of what there is, such as ``fedco2/t3`` or ``fdse``."""
+    home = shipped_folder(kind)
+    found = [
+        path.relative_to(home).with_suffix("").as_posix()
+        for path in home.rglob("*.yaml")
+        if "clusters" not in path.parts
+        and (kind == "tune_spaces" or path.parent != home)  # there: single runs
+    ]
+    return sorted(found, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name))
+
+
+def _could_be_a_name(given: str) -> bool:
+    return given.isprintable() and len(given) <= 100
+
+
+def find_file(given: str, kind: Kind) -> Path:
+    """Return the file that a command line means: one of the user's, or else one that comes with rayfl.
+
+    Args:
+        given: a path, or a name such as ``fedco2/t3``.
+        kind: the folder in which names are looked up.
+
+    Raises:
+        UserError: the name is of neither.
+    """
+    path = Path(os.path.expanduser(given))
+    if path.suffix in (".yaml", ".yml") or not _could_be_a_name(given) or path.exists():
+        return path  # whoever reads it says so if it is not there
+    known = shipped_names(kind)
+    if given in known:
+        return shipped_folder(kind) / f"{given}.yaml"
+    raise Unknown(given, f"is no file, and none of this name comes with rayfl{_hint(given, known)}")

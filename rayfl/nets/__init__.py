@@ -16,8 +16,7 @@ from rayfl.nets.convolutional import (
 )
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.mlp import MLP
-from rayfl.nets.module import Module
-from rayfl.nets.own import build
+from rayfl.nets.module import Module, build
 from rayfl.nets.probabilistic import FedSRAlexNet, FedSRCNN, GaussianMean
 from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet

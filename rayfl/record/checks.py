@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.system.files import fit
 from rayfl.system.text import shown
 

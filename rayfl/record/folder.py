@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from operator import methodcaller
@@ -24,7 +25,7 @@ import numpy as np
 
 from rayfl import ROOT
 from rayfl.errors import BadValue, Damaged, InUse, Missing
-from rayfl.record.checks import Environment, Summary
+from rayfl.record.checks import Config, Environment, Summary
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,
@@ -41,6 +42,7 @@ from rayfl.record.history import (
     read_population,
     read_records,
 )
+from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import (
     append,
     fit,
@@ -57,6 +59,7 @@ from rayfl.system.files import (
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made
+
 
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
@@ -370,3 +373,29 @@ def _json(value: Any, indent: int | None = None) -> str:
     return json.dumps(
         value, sort_keys=True, allow_nan=False, separators=separators, indent=indent, default=numpy
     )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The place of a run in a table of experiments; reports sort runs by it.
+
+    Args:
+        table: the table's name, such as ``fedco2_t3``.
+        row: name of the row.
+        column: name of the column.
+        changed: settings that differ from those of the table file, as ``key=value``.
+    """
+
+    table: str
+    row: str
+    column: str
+    changed: list[str] = field(default_factory=list)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a run folder."""
+    path = folder / CONFIG
+    config = read_mapping(path, "configuration")
+    with reading(path):
+        fit(Config, config)
+    return config

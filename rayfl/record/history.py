@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.errors import Damaged
 from rayfl.record.checks import check_partition, check_record
-from rayfl.settings.display import Displayed
+from rayfl.settings.base import Displayed
 from rayfl.system.files import open_file, parse_json, read_json, reading
 from rayfl.system.text import one_line
 

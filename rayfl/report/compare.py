@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
 from rayfl.evaluation.run_records import RunRecords

@@ -9,8 +9,7 @@ import numpy as np
 
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.data.dataset import Dataset
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS, Dataset
 from rayfl.errors import BadData
 from rayfl.settings import at_least
 from rayfl.settings.arguments import checked
@@ -30,7 +29,7 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
     """
     import matplotlib.figure
 
-    from rayfl.report.pictures import drawn, save
+    from rayfl.report.look import drawn, save
 
     checked("split", split, Literal[SPLITS])
     checked("rows", rows, Annotated[int, at_least(1)])

@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from rayfl.errors import Unknown
-from rayfl.report.pictures import Picture, drawn
+from rayfl.errors import BadValue, Unknown
+from rayfl.report.text import mean_and_std
 from rayfl.settings import at_least, at_most
 from rayfl.settings.arguments import checked
 from rayfl.settings.description import class_name
+from rayfl.system.files import writing
+from rayfl.system.text import printable
+
+
+class Picture(NamedTuple):
+    """A figure of matplotlib and the axes of its panels: ``figure, axes = result.plot.rounds()``.
+
+    A notebook shows it where it is the last line of a cell.
+
+    Attributes:
+        figure: all of it.
+        axes: the panels, row by row.
+    """
+
+    figure: Figure
+    axes: list[Axes]
+
+    def save(self, path: str | Path, dpi: int = 200) -> None:
+        """Write a file: PNG, PDF or SVG, as the ending says (see :func:`save`)."""
+        save(self.figure, path, dpi)
+
+    def _repr_png_(self) -> bytes:
+        """Return what notebooks show."""
+        file = io.BytesIO()
+        _write(self.figure, file, dpi=100, format="png")
+        return file.getvalue()
+
+
+def drawn(text: str) -> str:
+    """Return a name as matplotlib draws it letter by letter: what stands between $ would be a formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
+    """Write a picture; PDF files hold their letters as TrueType, and no file holds the time.
+
+    LaTeX is not started, which a ``matplotlibrc`` in the current folder can ask for.
+
+    Args:
+        figure: the picture.
+        path: where, in a folder that is made if need be; the ending names the format.
+        dpi: pixels per inch.
+    """
+    if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
+        raise BadValue(path, "does not say which kind of picture it is: add an ending, such as .png")
+    try:
+        with writing(path, "choose another place"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            _write(figure, path, dpi)
+    except ValueError as error:
+        raise BadValue(path, "names no format of pictures: end it in .png, .pdf or .svg") from error
+
+
+_FORMATS = {"text.usetex": False, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "rayfl"}
+"""Publishers want TrueType, not the Type 3 of matplotlib's default; the salt gives an SVG the same names."""
+_UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def _write(figure: Figure, file: str | Path | io.BytesIO, dpi: int, format: str | None = None) -> None:
+    ending = Path(file).suffix[1:].lower() if isinstance(file, str | Path) else ""
+    with matplotlib.rc_context(_FORMATS):
+        for text in figure.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_usetex(False)
+        figure.savefig(file, dpi=dpi, format=format, metadata=_UNDATED.get(ending))
+
 
 SIZES = {"column": 3.35, "page": 7.0}
 """Widths in inches: a column of a paper with two columns, and the whole text."""
@@ -174,3 +245,100 @@ class Look:
 def _letter() -> float:
     """Return how wide a small letter is, on the mean, in inches."""
     return 0.0078 * float(matplotlib.rcParams["font.size"])
+
+
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
+MARKERS = "osD^vP*X"
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
+"""Lines and bars differ by these too, for readers and printers that see no colours."""
+_MARKS = 8  # on a line
+
+
+def style(place: int) -> dict[str, Any]:
+    """Return colour and dashes of the line at a place of the legend."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+
+
+def mark_size() -> float:
+    """Return the size of markers that goes with the letters, in points."""
+    return 0.4 * float(matplotlib.rcParams["font.size"])
+
+
+def draw_points(
+    ax: Axes, x: Sequence[float], repeats: Sequence[Sequence[float]], name: str | None, place: int
+) -> None:
+    """Draw a line through the means of repeated values; bars are one sample deviation."""
+    found = [mean_and_std(values) for values in repeats]
+    ax.errorbar(
+        x,
+        [math.nan if mean is None else mean for mean, _ in found],
+        yerr=[std or 0.0 for _, std in found],
+        label=None if name is None else drawn(name),
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=mark_size(),
+        capsize=2,
+        **style(place),
+    )
+
+
+def scale(ax: Axes, values: Sequence[float]) -> None:
+    """Scale the axis of a key so that its values stand apart, and write them where there is room for all.
+
+    It is logarithmic from tenfold values on, and linear between 0 and the smallest if there is a 0.
+
+    Args:
+        ax: where something is drawn.
+        values: of the key, ascending.
+    """
+    sizes = sorted(abs(value) for value in values if value)
+    if sizes and sizes[-1] / sizes[0] >= 10:
+        if values[0] > 0:
+            ax.set_xscale("log")
+        else:
+            ax.set_xscale("symlog", linthresh=sizes[0])
+    places = ax.xaxis.get_transform().transform(np.array(values, dtype=float))
+    if np.all(np.diff(places) >= 0.05 * np.ptp(places)):
+        ax.set_xticks(values, [f"{value:.4g}" for value in values], rotation=45 if len(values) > 6 else 0)
+        ax.minorticks_off()
+
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""Rounds, ascending, and a value at each."""
+
+
+def draw_band(
+    ax: Axes, repeats: Sequence[Sequence[Curve]], name: str, place: int, linewidth: float = 1.8
+) -> None:
+    """Draw the mean over seeds at the rounds that all curves have; bands are one deviation over seeds.
+
+    Args:
+        ax: where.
+        repeats: for each seed the curves of its runs; those without any round do not count.
+        name: for the legend.
+        place: in the legend; it gives colour, dashes and marker.
+        linewidth: in points.
+    """
+    known = [curves for own in repeats if (curves := [curve for curve in own if len(curve[0])])]
+    if not known:
+        return
+    rounds = reduce(np.intersect1d, [x for curves in known for x, _ in curves])
+    if not len(rounds):
+        return
+    values = np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in known])
+    mean = values.mean(axis=0)
+    step = max(1, round(len(rounds) / _MARKS))
+    ax.plot(
+        rounds,
+        mean,
+        label=drawn(name),
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=mark_size(),
+        markevery=(place % step, step),  # lines that lie on each other have their marks at other rounds
+        linewidth=linewidth,
+        **style(place),
+    )
+    if len(values) > 1:
+        std = values.std(axis=0, ddof=1)
+        ax.fill_between(rounds, mean - std, mean + std, color=style(place)["color"], alpha=0.18, linewidth=0)

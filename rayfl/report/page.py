@@ -1,4 +1,4 @@
-"""``report.html``: a page about a run, a table or a sweep, which needs no network: its parts.
+"""``report.html``: a page about a run, a table or a sweep, which needs no network: its parts and its charts.
 
 The charts are our own small SVG, and not matplotlib's, because a page is written again and again while a run
 goes on, in some hundredths of a second, and because they follow the light or dark colours of the reader.
@@ -6,23 +6,27 @@ goes on, in some hundredths of a second, and because they follow the light or da
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
+from markupsafe import Markup
+from PIL import Image
 
-from rayfl.report.svg import Line, line_chart
 from rayfl.report.text import number, percent
 from rayfl.system.files import write_file
 from rayfl.system.text import one_line, warn
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 PAGE = "report.html"
 
@@ -137,3 +141,164 @@ def percent_cell(value: float | None) -> Cell:
 def number_cell(value: float | None) -> Cell:
     """Return a number, or a dash where there is none."""
     return Cell("–" if value is None else number(value), value)
+
+
+WIDTH, HEIGHT = 640, 280
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40
+POINTS = 300
+"""Points of a line at most; longer ones are thinned out."""
+LOOKS = 8
+"""Looks of lines in the style sheet, from which on they are repeated."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart.
+
+    Attributes:
+        name: for the legend.
+        x: float [points], ascending.
+        y: float [points].
+    """
+
+    name: str
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+
+
+def line_chart(lines: Sequence[Line], alt: str, x_label: str, y_label: str) -> Markup:
+    """Return lines over a common axis; their looks are those of the legend's entries, in this order.
+
+    Args:
+        lines: what is drawn; points that are not finite are left out.
+        alt: what a person is told who cannot see it.
+        x_label: what the horizontal axis shows.
+        y_label: what the vertical one shows.
+    """
+    drawn = [_thinned(line) for line in lines]
+    xs, ys = (np.concatenate([each[k] for each in drawn] or [np.zeros(0)]) for k in (0, 1))
+    if not len(xs):
+        return Markup("")
+    picture = _Picture(alt, (xs.min(), xs.max()), _wider(ys.min(), ys.max()), x_label, y_label)
+    for k, ((x, y), line) in enumerate(zip(drawn, lines)):
+        if not len(x):
+            continue
+        look = f"line look{k % LOOKS}"
+        places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))
+        drawn_line = SubElement(picture.root, "polyline", {"class": look, "points": places})
+        SubElement(drawn_line, "title").text = f"{one_line(line.name)}: {number(float(y[-1]))} at the end"
+        if len(x) == 1:
+            at = {"cx": f"{picture.x(x[0]):.1f}", "cy": f"{picture.y(y[0]):.1f}", "r": "4"}
+            SubElement(picture.root, "circle", {"class": f"dot look{k % LOOKS}", **at})
+    return picture.markup()
+
+
+def histogram(values: np.ndarray, alt: str, x_label: str, y_label: str, bins: int = 20) -> Markup:
+    """Return how often values between 0 and 100 are in each of some equal parts of this range."""
+    counts, edges = np.histogram(values, bins, (0, 100))
+    picture = _Picture(alt, (0, 100), (0, max(1, int(counts.max()))), x_label, y_label, whole=True)
+    for count, low, high in zip(counts, edges, edges[1:]):
+        if count:
+            bar = SubElement(
+                picture.root,
+                "rect",
+                {
+                    "class": "bar",
+                    "x": f"{picture.x(low) + 1:.1f}",
+                    "y": f"{picture.y(count):.1f}",
+                    "width": f"{picture.x(high) - picture.x(low) - 2:.1f}",
+                    "height": f"{picture.y(0) - picture.y(count):.1f}",
+                },
+            )
+            SubElement(bar, "title").text = f"{low:g} to {high:g} %: {count}"
+    return picture.markup()
+
+
+def heat_map(matrix: np.ndarray) -> str:
+    """Return a matrix as a picture in a ``data:`` address, a pixel per number; the largest is opaque."""
+    most = max(1.0, float(matrix.max(initial=0)))
+    opacity = (255 * np.sqrt(matrix / most)).round().astype(np.uint8)  # small counts stay visible
+    pixels = np.empty((*matrix.shape, 4), dtype=np.uint8)
+    pixels[..., :3], pixels[..., 3] = (31, 119, 212), opacity
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png", optimize=True)
+    return png_address(file.getvalue())
+
+
+def png_address(content: bytes) -> str:
+    """Return a PNG file as a ``data:`` address."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+class _Picture:
+    """A drawing with axes; ``x`` and ``y`` give the places of values."""
+
+    def __init__(
+        self,
+        alt: str,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        x_label: str,
+        y_label: str,
+        whole: bool = False,
+    ) -> None:
+        (self._x0, self._x1), (self._y0, self._y1) = (_apart(*x), _apart(*y))
+        box = f"0 0 {WIDTH} {HEIGHT}"
+        self.root = Element(
+            "svg", {"class": "chart", "viewBox": box, "role": "img", "aria-label": one_line(alt)}
+        )
+        for value in (v for v in ticks(self._y0, self._y1) if not whole or v == round(v)):
+            place = f"{self.y(value):.1f}"
+            ends = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": place, "y2": place}
+            SubElement(self.root, "line", {"class": "grid", **ends})
+            self._text(f"{value:g}", LEFT - 6, self.y(value) + 4, "end")
+        for value in (v for v in ticks(self._x0, self._x1) if v == round(v)):  # rounds and per cent
+            self._text(f"{value:g}", self.x(value), HEIGHT - BOTTOM + 16, "middle")
+        self._text(x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "middle")
+        middle = (TOP + HEIGHT - BOTTOM) / 2
+        self._text(y_label, 12, middle, "middle", transform=f"rotate(-90 12 {middle:g})")
+
+    def x(self, value: float) -> float:
+        """Return the place of a value on the horizontal axis."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self._x0) / (self._x1 - self._x0)
+
+    def y(self, value: float) -> float:
+        """Return the place of a value on the vertical axis."""
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self._y0) / (self._y1 - self._y0)
+
+    def _text(self, text: str, x: float, y: float, anchor: str, **more: str) -> None:
+        place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
+        SubElement(self.root, "text", {**place, **more}).text = one_line(text)
+
+    def markup(self) -> Markup:
+        """Return the drawing for a page; texts in it are escaped."""
+        return Markup(tostring(self.root, encoding="unicode"))
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return up to seven round numbers between two values."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1, 2) if (high - low) / (step * part) <= 7)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _thinned(line: Line) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if len(x) <= POINTS:
+        return x, y
+    kept = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
+    return x[kept], y[kept]
+
+
+def _wider(low: float, high: float) -> tuple[float, float]:
+    margin = 0.05 * (high - low)
+    return low - margin, high + margin
+
+
+def _apart(low: float, high: float) -> tuple[float, float]:
+    """Return a range that has some width, also among numbers in which 0.5 would be lost."""
+    least = 1e-9 * max(abs(low), abs(high))
+    margin = max(0.5, least)
+    return (low, high) if high - low > least else (low - margin, low + margin)

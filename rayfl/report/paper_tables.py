@@ -14,7 +14,7 @@ from rich.table import Table
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.config_file import read_config
+from rayfl.record.folder import read_config
 from rayfl.report import significance
 from rayfl.report.compare import UNLIKE, data_of, data_warnings, facts, samples, unlike, view_summary
 from rayfl.report.formats import ENDINGS, MARKS, SIGNS, cell, signed, signs, write_table

@@ -12,8 +12,7 @@ from rich.table import Table
 from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.run_records import RunRecords, run_folders
 from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
-from rayfl.report.look import Look, Size
-from rayfl.report.pictures import Picture
+from rayfl.report.look import Look, Picture, Size
 from rayfl.report.plots import (
     ALL,
     Series,

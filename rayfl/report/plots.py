@@ -30,19 +30,21 @@ from rayfl.report.compare import (
     unrecorded,
     view_summary,
 )
-from rayfl.report.draw import (
+from rayfl.report.look import (
     COLOURS,
     HATCHES,
     MARKERS,
+    WIDTH,
     Curve,
+    Look,
+    Picture,
     draw_band,
     draw_points,
+    drawn,
     mark_size,
     scale,
     style,
 )
-from rayfl.report.look import WIDTH, Look
-from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
 from rayfl.settings.description import about_data, flat
 from rayfl.system.text import one_line, warn

@@ -13,11 +13,22 @@ from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
 from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
-from rayfl.report.page import Cell, Picture, Row, Sheet, line_picture, number_cell, percent_cell, render
+from rayfl.report.page import (
+    Cell,
+    Line,
+    Picture,
+    Row,
+    Sheet,
+    heat_map,
+    histogram,
+    line_picture,
+    number_cell,
+    percent_cell,
+    render,
+)
 from rayfl.report.paper_tables import compare_runs
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences
-from rayfl.report.svg import Line, heat_map, histogram
 from rayfl.report.text import AVERAGE_NAMES, clock, number, percent, size, spoken
 from rayfl.settings.description import flat
 from rayfl.system.files import open_file, reading

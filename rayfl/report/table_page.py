@@ -11,11 +11,10 @@ import numpy as np
 from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.compare import counted_view, samples, unlike
-from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
+from rayfl.report.page import LOOKS, PAGE, Cell, Line, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, cell_of, footnotes, ours, ranks, warnings_of
 from rayfl.report.printed import Printed
 from rayfl.report.run_page import engine_lines, warned
-from rayfl.report.svg import LOOKS, Line
 from rayfl.report.text import clock, number, size
 from rayfl.system.text import one_line
 

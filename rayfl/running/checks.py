@@ -17,7 +17,7 @@ from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
-from rayfl.nets.own import is_own_net
+from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
 from rayfl.system.text import closest, counted, shown

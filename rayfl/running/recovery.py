@@ -7,12 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rayfl.engine.base import Gone, Lost
 from rayfl.engine.session import Session
-from rayfl.engine.workers import Gone, Lost
 from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import RunFolder
+from rayfl.record.folder import RunFolder, read_config
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.running.result import Result
 from rayfl.settings.description import flat

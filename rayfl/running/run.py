@@ -16,27 +16,24 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from rayfl.callbacks.callback import Callback, Run
-from rayfl.callbacks.early_stopping import EarlyStopping
+from rayfl.callbacks.callback import Callback, EarlyStopping, Run
 from rayfl.callbacks.loggers import LOGGERS
 from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import FederatedData
-from rayfl.engine.base import Engine
+from rayfl.engine.base import Engine, Gone
 from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
 from rayfl.engine.process import alone, torch_defaults
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
-from rayfl.engine.workers import Gone
+from rayfl.engine.travel import RoundResult
 from rayfl.errors import BadValue, Shortage
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.config_file import read_config
-from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
+from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config
 from rayfl.record.history import CONFIG, LOG
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
@@ -60,7 +57,6 @@ from rayfl.system.files import held, writing
 from rayfl.system.log import RunLog, log, warnings_shown
 from rayfl.system.own_code import digests
 from rayfl.system.signals import asked_to_stop
-from rayfl.system.streams import lasting_output
 from rayfl.system.text import counted, one_line, tell, warn
 
 
@@ -98,7 +94,7 @@ class FederationRun:
         if settings.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with ExitStack() as contexts:
-            for each in (alone(), torch_defaults(), lasting_output(), warnings_shown()):
+            for each in (alone(), torch_defaults(), warnings_shown()):
                 contexts.enter_context(each)
             run_log = contexts.enter_context(RunLog(settings.log_level))
             path = Path(settings.output or contexts.enter_context(_new_folder(settings))).expanduser()

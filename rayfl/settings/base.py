@@ -21,10 +21,9 @@ from typing import Any, ClassVar, dataclass_transform
 from annotated_types import Ge, Gt, Le, Lt
 
 from rayfl.errors import BadCode, Missing, Unknown, UserError
-from rayfl.settings.arguments import checked_arguments, described, taken
-from rayfl.settings.display import Displayed, options
+from rayfl.settings.arguments import changed, checked_arguments, described, taken
 from rayfl.system.own_code import is_own, keep_sources
-from rayfl.system.text import did_you_mean
+from rayfl.system.text import did_you_mean, one_line, shown
 
 at_least = Ge
 """Bounds a number from below, as in ``Annotated[float, at_least(0)]``. A text beside it is added to messages,
@@ -36,6 +35,34 @@ at_most = Le
 """Bounds a number from above."""
 below = Lt
 """Bounds a number from above, without the limit itself."""
+
+
+class Displayed:
+    """Gives a class a short ``repr``; a class says what is in it."""
+
+    def _repr_line_(self) -> Mapping[str, Any]:
+        """Return what the line has: the arguments that differ from their defaults."""
+        return changed(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{k}={_brief(v)}' for k, v in self._repr_line_().items())})"
+        )
+
+
+class Words(str):
+    """A text that is shown as it is, without quotes."""
+
+
+def _brief(value: Any) -> str:
+    """Return a value in one line that is not too long; of arrays the shape."""
+    if isinstance(value, Words):
+        return one_line(value)
+    if not isinstance(value, Displayed) and hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{type(value).__name__} {list(value.shape)}" if value.shape else shown(value.item())
+    if isinstance(value, list | tuple) and any(hasattr(each, "shape") for each in value):
+        return f"[{', '.join(map(_brief, value[:3]))}{', ...' if len(value) > 3 else ''}]"
+    return one_line(shown(value))
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -55,9 +82,6 @@ class Settings(Displayed):
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
     _frozen: ClassVar[bool] = True  # methods still keep in themselves what ``setup`` is told
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
-
-    def _repr_table_(self) -> dict[str, Any]:
-        return options(self)
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)

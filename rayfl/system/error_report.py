@@ -2,54 +2,67 @@
 
 from __future__ import annotations
 
-import errno
+import io
+import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 
 from rayfl.errors import BadCode, BadValue, Missing, Shortage, UserError, out_of_memory, shortage, text_of
 from rayfl.system.log import warnings_shown
 from rayfl.system.own_code import RAYFL, is_own
-from rayfl.system.streams import lasting_output
 from rayfl.system.text import complain, one_line
 
 LONGEST = 1500
 """Characters of a line of error; the longest ones list all nets."""
 
 
-def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:
+def exit_code(command: Callable[[], int | None]) -> int:
     """Run a command; tell what is wrong in one line on standard error, and so of every warning.
 
     Files that cannot be read or written, and too little memory, count as errors of the user's, too. So does
     what code of the user's own raises, such as a net or a data set: its frames of the traceback follow.
-    Standard output that is closed or full does not end the command.
+    Characters that standard output and error cannot show are escaped.
 
     Args:
         command: what to run.
-        shows: whether what it prints is all that it does, so that a full disk there is an error.
 
     Returns:
-        What the command returns (None is 0), 2 after an error of the user's, 130 after Ctrl-C.
+        What the command returns (None is 0), 2 after an error of the user's, 130 after Ctrl-C, 141 if nobody
+        reads standard output any more, as in ``| head -1``.
     """
-    with lasting_output() as lost:
-        code = _code(command)
-        if shows and (error := lost()) is not None and error.errno != errno.EPIPE:
-            return refuse(Shortage("standard output", f": {error.strerror}"))
-        return code
-
-
-def _code(command: Callable[[], int | None]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with warnings_shown():
-            return command() or 0
+            code = command() or 0
+            print(end="", flush=True)
+            return code
     except KeyboardInterrupt:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT
     except (Exception, SystemExit) as error:
+        if (lost := _lost_output(error)) is not None:
+            if isinstance(lost, BrokenPipeError):
+                return 128 + signal.SIGPIPE
+            return refuse(Shortage("standard output", f": {lost.strerror}"))
         told, cause = _told(error)
         if told is None:
             raise  # more likely a mistake of ours
         return refuse(told, cause)
+
+
+def _lost_output(raised: BaseException) -> OSError | None:
+    """Return why standard output cannot be written, and let what is left of it go nowhere; None if it can."""
+    try:
+        # An empty text breaks no pipe where Python has no buffer.
+        print(end="\n" if isinstance(raised, BrokenPipeError) else "", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]:

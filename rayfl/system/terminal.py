@@ -18,6 +18,10 @@ class Terminal(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error; rich would end the program itself."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the parts of what is printed; moves of the cursor, which are rich's own, as they are."""
         for segment in super().render(renderable, options):

@@ -12,8 +12,8 @@ from torch import nn
 from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
+from rayfl.engine.travel import RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.methods import Method
 from rayfl.methods.base import Averaging

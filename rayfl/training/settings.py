@@ -8,7 +8,7 @@ import torch
 from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
 from rayfl.settings.arguments import checked_arguments
-from rayfl.settings.display import Displayed, options
+from rayfl.settings.base import Displayed
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
 
@@ -60,8 +60,6 @@ class Training(Displayed):
     ``torch.autocast``; weights, losses and sums are in float32. With ``tf32`` GPUs round the factors of
     convolutions and matrix products to 10 bits after the point.
     """
-
-    _repr_table_ = options
 
     def __post_init__(self) -> None:
         vars(self).update(checked_arguments(Training, vars(self), "training"))

@@ -11,11 +11,10 @@ from typing import Any
 from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.federation import Federation
-from rayfl.jobs.table_file import Settings, changes_of, first_seeds
+from rayfl.jobs.table_file import Settings, changes_of, find_file, first_seeds
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.imports import from_here
 from rayfl.system.error_report import exit_code
-from rayfl.system.shipped import find
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain, counted
 from rayfl.tune.space import Space
@@ -105,7 +104,7 @@ def run(given: Any) -> int:
 def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
     if given.space is None:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
-    space = Space.load(find(given.space, "tune_spaces"))
+    space = Space.load(find_file(given.space, "tune_spaces"))
     if given.samples is not None and not space.draws:
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values: leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))

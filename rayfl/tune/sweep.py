@@ -26,18 +26,17 @@ from rich.console import Console
 
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.share import Share, share
+from rayfl.engine.ray_engine import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Settings, of_data
+from rayfl.jobs.table_file import Settings, find_file, of_data
 from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.running.result import Result
 from rayfl.settings.arguments import arguments_of, checked
 from rayfl.system.files import held, write_file
-from rayfl.system.shipped import find
 from rayfl.system.signals import answered
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted
@@ -122,7 +121,7 @@ def run(
     Raises:
         KeyboardInterrupt: after a SIGINT, when the trials have ended.
     """
-    space = space if isinstance(space, Space) else Space.load(find(str(space), "tune_spaces"))
+    space = space if isinstance(space, Space) else Space.load(find_file(str(space), "tune_spaces"))
     output, console = Path(output or Path("runs", space.sweep)), console or Terminal()
     scheduler_of(space.scheduler, 1)
     if resume:

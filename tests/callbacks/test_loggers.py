@@ -1,6 +1,5 @@
 """Loggers: what they write, each round once, over a resume and over their own failures."""
 
-import csv
 import json
 import logging
 import os
@@ -16,11 +15,7 @@ import yaml
 
 from rayfl import resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.callbacks.csv import CSV
-from rayfl.callbacks.logger import Logger, distributions, scalars
-from rayfl.callbacks.loggers import LOGGERS, check_loggers
-from rayfl.callbacks.mlflow import MLflow
-from rayfl.callbacks.wandb import WandB
+from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, WandB, check_loggers, distributions, scalars
 from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
 from rayfl.running.result import Result
@@ -85,19 +80,6 @@ def test_losses_that_are_not_finite_do_not_count(run: MadeUpRun) -> None:
         made["loss"] = [1.0, nothing, *[1.0] * (len(made["cohort"]) - 2)]
         found.append(scalars(made, run.population)["train/loss"])
     assert found == [1.0] * 3
-
-
-# ---- CSV
-
-
-def test_csv_has_a_line_for_each_round(run: MadeUpRun) -> None:
-    resume_twice(CSV, run)
-    with (run.path / "rounds.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
-    for row, made in zip(rows, run.records(), strict=True):
-        given = {tag: float(value) for tag, value in row.items() if value and tag != "round"}
-        assert given == scalars(made, run.population)
 
 
 # ---- MLflow and Weights & Biases
@@ -174,21 +156,21 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
 
 def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnings: Any) -> None:
     """Also a real one, of a damaged file; and a run is the same with loggers and without."""
-    monkeypatch.setitem(LOGGERS, "tensorboard", Failing)
+    monkeypatch.setitem(LOGGERS, "mlflow", Failing)
+    monkeypatch.setattr("rayfl.callbacks.loggers.installed", lambda name: True)
 
     class Damages(Callback):
         def start(self, run: Run, round: int) -> bool:
-            (run.path / "rounds.csv").unlink()
-            (run.path / "rounds.csv").mkdir()
+            (run.path / "tensorboard").touch()
             return False
 
-    federation = small(tmp_path / "run", rounds=2, loggers=["csv", "tensorboard"])
+    federation = small(tmp_path / "run", rounds=2, loggers=["tensorboard", "mlflow"])
     assert federation.run([Damages()]).complete
     first, second = sorted(warnings())
-    assert first.startswith("the logger csv has failed, and the run goes on without it: Shortage: ")
-    assert second == (
+    assert first == (
         r"the logger failing has failed, and the run goes on without it: OSError: no \x1b such\ndisk"
     )
+    assert second.startswith("the logger tensorboard has failed, and the run goes on without it: FileExists")
     going_on = resumed(tmp_path / "run", {"rounds": 3, "loggers": []})
     assert going_on.run().complete
     small(tmp_path / "plain", rounds=3).run()
@@ -202,10 +184,10 @@ def test_a_missing_package_is_named_before_a_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with refused(Missing, "loggers") as caught:
-        small(tmp_path / "run", loggers=["csv", name]).run()
+        small(tmp_path / "run", loggers=["tensorboard", name]).run()
     assert f"pip install 'rayfl[{name}]'" in str(caught.value)
     assert not (tmp_path / "run").exists()
-    check_loggers(["csv", "tensorboard"])
+    check_loggers(["tensorboard"])
 
 
 def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,4 +200,4 @@ def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_loggers_on_the_command_line() -> None:
     assert federation_from([]).loggers == ["tensorboard"]
-    assert federation_from(["--loggers", "[csv, mlflow]"]).loggers == ["csv", "mlflow"]
+    assert federation_from(["--loggers", "[wandb, mlflow]"]).loggers == ["wandb", "mlflow"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rayfl.callbacks.tensorboard import TensorBoard
+from rayfl.callbacks.loggers import TensorBoard
 from rayfl.running.result import Result
 from tests.support.records import MadeUpRun, partition, record, write_run
 

@@ -12,8 +12,7 @@ from rayfl.__main__ import COMMANDS, main
 from rayfl.commands import doctor
 from rayfl.commands.table import main as table
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.jobs.table_file import is_table
-from rayfl.system import shipped
+from rayfl.jobs.table_file import find_file, is_table, shipped_names
 from tests.support.refusals import refused, told
 
 
@@ -201,26 +200,26 @@ def test_doctor_works_where_torch_does_not(tmp_path, capsys, monkeypatch):
 
 
 def test_names_of_what_comes_with_rayfl():
-    assert "fedco2/t3" in shipped.names("examples")
-    assert "fdse" in shipped.names("tune_spaces")
+    assert "fedco2/t3" in shipped_names("examples")
+    assert "fdse" in shipped_names("tune_spaces")
 
 
 def test_names_of_tables_are_in_order_and_of_tables() -> None:
-    names = shipped.names("examples")
+    names = shipped_names("examples")
     assert names.index("fedco2/t9") < names.index("fedco2/t10")
-    assert all(is_table(shipped.find(name, "examples")) for name in names)
-    assert shipped.find("fedco2/t3", "examples").read_text().startswith("#")
+    assert all(is_table(find_file(name, "examples")) for name in names)
+    assert find_file("fedco2/t3", "examples").read_text().startswith("#")
 
 
 def test_a_file_of_the_users_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fdse").write_text("mine")
-    assert shipped.find("fdse", "tune_spaces") == Path("fdse")
+    assert find_file("fdse", "tune_spaces") == Path("fdse")
 
 
 def test_a_name_that_nothing_has():
     with refused(Unknown, "fedco2/t33") as caught:
-        shipped.find("fedco2/t33", "examples")
+        find_file("fedco2/t33", "examples")
     assert "did you mean fedco2/t3?" in str(caught.value)
 
 

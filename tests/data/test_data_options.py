@@ -18,7 +18,6 @@ from rayfl.data import (
     HuggingFaceData,
     ImageFolders,
     OfficeCaltech10,
-    StdlibText,
     Synthetic,
     TorchvisionData,
     WriterDigits,
@@ -27,7 +26,7 @@ from rayfl.data import (
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
     *[DigitsFive, OfficeCaltech10, DomainNet, PACS, ImageFolders],
-    *[StdlibText, WriterDigits, ArrayFiles, HuggingFaceData, TorchvisionData],
+    *[WriterDigits, ArrayFiles, HuggingFaceData, TorchvisionData],
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rayfl import Result, resumed
 from rayfl.data import ClientData, FederatedData, Synthetic, federated
-from rayfl.data.clients import Clients
+from rayfl.data.dataset import Clients
 from rayfl.errors import Conflict
 from rayfl.record.checks import check_partition
 from rayfl.record.history import Population

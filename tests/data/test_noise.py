@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl.data import CIFAR10, CIFAR100, ClientData, Dataset, FederatedData
-from rayfl.data.noise import noise_levels, with_noise
+from rayfl.data.sets.cifar import noise_levels, with_noise
 from rayfl.errors import BadValue, Conflict, Shortage
 from tests.support.image_files import write_cifar10
 from tests.support.refusals import refused

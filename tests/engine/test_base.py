@@ -15,7 +15,7 @@ from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
 from rayfl.engine.process import CONTEXT, cap_gpu_memory, prepare_gpu
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import Local
-from rayfl.record.config_file import read_config
+from rayfl.record.folder import read_config
 from tests.support.federations import small
 from tests.support.refusals import refused
 

@@ -17,7 +17,7 @@ ray: Any = pytest.importorskip("ray")
 
 from ray import cloudpickle  # noqa: E402
 
-from rayfl.engine.by_value import put_by_value  # noqa: E402
+from rayfl.engine.hosts import put_by_value  # noqa: E402
 
 PARTS = """
 class Step:

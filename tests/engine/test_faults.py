@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rayfl import Inline
-from rayfl.engine.round_result import RoundResult
+from rayfl.engine.travel import RoundResult
 from rayfl.errors import Conflict
 from rayfl.methods import Cohort, FedAvg
 from rayfl.record.folder import RunFolder

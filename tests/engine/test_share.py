@@ -7,7 +7,7 @@ from rayfl.errors import Shortage
 
 pytest.importorskip("ray")
 
-from rayfl.engine.share import share
+from rayfl.engine.ray_engine import share
 from tests.support.refusals import refused
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]

@@ -18,9 +18,8 @@ from rayfl.data import ClientData, FederatedData
 from rayfl.engine import BadUpdate
 from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline, InlineWorkers
-from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
-from rayfl.engine.travel import Download
+from rayfl.engine.travel import Download, RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet

@@ -13,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from rayfl import Federation, Inline, Ray, Result, UserError, resumed
-from rayfl.callbacks.logger import scalars
+from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report
 from rayfl.commands.run import federation_from

@@ -42,7 +42,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--checkpoint_every 0.5": (BadValue, "checkpoint_every"),
     "--on_bad_update ignore": (BadValue, "on_bad_update"),
     "--loggers perhaps": (BadValue, "loggers"),
-    "--loggers [csv,csv]": (BadValue, "loggers"),
+    "--loggers [tensorboard,tensorboard]": (BadValue, "loggers"),
     "--quiet": (Missing, "quiet"),
     "--unseen nowhere": (Unknown, "unseen"),
     "--cell 3": (BadValue, "cell"),

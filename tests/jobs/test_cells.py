@@ -11,7 +11,7 @@ import pytest
 from rayfl.federation import federation_of
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
-from rayfl.record.config_file import read_config
+from rayfl.record.folder import read_config
 from tests.support.federations import bytes_of_run
 
 SETTINGS = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import Inline, Training
-from rayfl.callbacks.logger import scalars
+from rayfl.callbacks.loggers import scalars
 from rayfl.data import Synthetic
 from rayfl.errors import Conflict
 from rayfl.methods import FDSE, FedAvg

@@ -15,10 +15,9 @@ import pytest
 
 from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.report.page import PAGE, render, write_page
+from rayfl.report.page import PAGE, Line, heat_map, histogram, line_chart, render, ticks, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import run_page
-from rayfl.report.svg import Line, heat_map, histogram, line_chart, ticks
 from rayfl.report.table_page import table_page
 from rayfl.running.result import Result
 from tests.support.federations import small

@@ -16,5 +16,7 @@ def example(path: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(EXAMPLES))  # the folder of a script, as Python itself has it
         spec.loader.exec_module(sys.modules[name])
+        sys.path.remove(str(EXAMPLES))
     return sys.modules[name]

@@ -36,13 +36,12 @@ from torch import nn
 
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
-from rayfl.engine.base import Engine, Plan, Started
+from rayfl.engine.base import SERVER, Engine, Gone, Lost, Plan, Started, Workers
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.session import Session
 from rayfl.engine.worker import Worker
-from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.methods import Ditto

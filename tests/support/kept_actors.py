@@ -5,8 +5,8 @@ from typing import Any
 import ray
 
 from rayfl.engine.actors import ClientActor, ServerActor
+from rayfl.engine.base import SERVER
 from rayfl.engine.ray_workers import RayWorkers
-from rayfl.engine.workers import SERVER
 
 
 class KeptClient(ClientActor):

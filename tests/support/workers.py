@@ -12,10 +12,9 @@ import torch
 
 from rayfl import Inline
 from rayfl.data import FederatedData
-from rayfl.engine.base import Plan, Started
+from rayfl.engine.base import SERVER, Gone, Lost, Plan, Started, Workers
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
-from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 
 
 class Reference:

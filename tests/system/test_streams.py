@@ -1,24 +1,20 @@
-"""Standard output and error that are closed or full do not end what writes to them."""
+"""Standard output that is closed or full ends a command, without a traceback."""
 
 import io
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rayfl.system.error_report import exit_code
-from rayfl.system.streams import lasting_output
 from tests.support.federations import small
-from tests.support.processes import rounds_of
 
 
-def take(monkeypatch: pytest.MonkeyPatch, file: int, name: str = "stdout") -> None:
-    """Make a file the process's own standard output (or error)."""
-    stream = io.TextIOWrapper(io.FileIO(file, "w"), encoding="utf-8")
-    monkeypatch.setattr(sys, name, stream)
-    monkeypatch.setattr(sys, f"__{name}__", stream)
+def take(monkeypatch: pytest.MonkeyPatch, file: int, encoding: str = "utf-8") -> None:
+    """Make a file the process's own standard output."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(io.FileIO(file, "w")), encoding))
 
 
 @pytest.fixture
@@ -36,103 +32,80 @@ def full() -> int:
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    """Where to read, without waiting, and where to write."""
-    reads, writes = os.pipe()
-    os.set_blocking(reads, False)
-    yield reads, writes
-    os.close(reads)
+def told(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard error."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
 
 
-def test_what_is_written_arrives_in_order(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
-    take(monkeypatch, pipe[1])
-    print("before", end=" ")
-    with lasting_output() as lost:
-        print("first", end=" ", flush=True)
-        sys.stdout.buffer.write(b"second ")
-        sys.stdout.flush()
-        print("third: ± and \udcff")
-        assert lost() is None
-        assert not sys.stdout.isatty()
-    assert os.read(pipe[0], 1000).decode() == "before first second third: ± and \\udcff\n"
-
-
-def test_characters_that_an_encoding_lacks_are_escaped(
-    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
-) -> None:
-    take(monkeypatch, pipe[1])
-    sys.stdout.reconfigure(encoding="ascii")  # type: ignore[union-attr]
-    with lasting_output():
-        print("±")
-    assert os.read(pipe[0], 1000) == b"\\xb1\n"
-
-
-def test_a_run_goes_on_where_nobody_reads(
-    tmp_path: Path, closed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(monkeypatch, closed)
-    assert small(tmp_path / "run", quiet=False, rounds=3).run().complete
-    assert rounds_of(tmp_path / "run") == 3
-    assert isinstance(sys.stdout, io.TextIOWrapper)
-    assert sys.stdout.fileno() == closed, "standard output has not been given back"
-
-
-def test_a_run_goes_on_where_the_disk_is_full(
-    tmp_path: Path, full: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(monkeypatch, full)
-    assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False, rounds=3).run().complete)) == 0
-    assert rounds_of(tmp_path / "run") == 3
-
-
-def show() -> None:
-    for _ in range(10_000):  # more than buffers hold
+def show(lines: int) -> None:
+    for _ in range(lines):
         print("a line")
 
 
-def test_a_report_that_nobody_reads_is_no_error(closed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", told)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_characters_that_an_encoding_lacks_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    reads, writes = os.pipe()
+    take(monkeypatch, writes, encoding)
+    assert exit_code(lambda: print("± and \udcff")) == 0
+    shown = {"utf-8": "± and \\udcff\n", "ascii": "\\xb1 and \\udcff\n"}[encoding]
+    assert os.read(reads, 1000).decode() == shown
+    os.close(reads)
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])  # less and more than buffers hold
+def test_nobody_reads(closed: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
     take(monkeypatch, closed)
-    assert exit_code(show, shows=True) == 0
+    assert exit_code(lambda: show(lines)) == 141
+    assert told.getvalue() == ""
+    sys.stdout.flush()  # as the interpreter does at its end
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_the_disk_is_full(full: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+    take(monkeypatch, full)
+    assert exit_code(lambda: show(lines)) == 2
+    assert told.getvalue() == "rayfl: error: standard output: No space left on device\n"
+    sys.stdout.flush()
+
+
+def test_a_run_that_nobody_reads(
+    tmp_path: Path, closed: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(monkeypatch, closed)
+    assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 141
     assert told.getvalue() == ""
 
 
-def test_a_report_that_is_lost_is_an_error(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", told)
+def test_a_run_whose_words_the_disk_has_no_room_for(
+    tmp_path: Path, full: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     take(monkeypatch, full)
-    assert exit_code(show, shows=True) == 2
-    assert told.getvalue() == (
-        "warning: standard output cannot be written: No space left on device\n"
-        "rayfl: error: standard output: No space left on device\n"
-    )
-    assert exit_code(show) == 0
+    assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 2
+    assert told.getvalue() == "rayfl: error: standard output: No space left on device\n"
 
 
-def test_standard_error_that_is_full(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(monkeypatch, full)
-    take(monkeypatch, os.open("/dev/full", os.O_WRONLY), "stderr")
-
-    def warn() -> None:
-        print("warning: something", file=sys.stderr, flush=True)
-        print("something", flush=True)
-
-    assert exit_code(warn) == 0
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_process_ends_with_these_codes(closed: int, full: int, unbuffered: str) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "rayfl", "--help"]
+    for output, code, says in ((closed, 141, 0), (full, 2, 1)):
+        ended = subprocess.run(command, stdout=output, env=env, stderr=subprocess.PIPE, text=True)
+        assert (ended.returncode, len(ended.stderr.splitlines())) == (code, says), ended.stderr
+        os.close(output)
 
 
 def test_streams_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    with lasting_output() as lost:
-        print("something")
-        assert sys.stdout.isatty() is False
-        assert lost() is None
-    assert sys.stdout is None
+    assert exit_code(lambda: print("something")) == 0
 
 
 def test_streams_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = io.StringIO()
     monkeypatch.setattr(sys, "stdout", notebook)
-    with lasting_output():
-        assert sys.stdout is notebook
+    assert exit_code(lambda: print("something")) == 0
+    assert notebook.getvalue() == "something\n"

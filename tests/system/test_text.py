@@ -34,8 +34,8 @@ from rayfl.nets import LeNet
 from rayfl.report import plots
 from rayfl.report.compare import group_runs, labels
 from rayfl.report.formats import markdown_text
+from rayfl.report.look import drawn, save
 from rayfl.report.paper_tables import Entry, grid, write_tables
-from rayfl.report.pictures import drawn, save
 from rayfl.system import error_report
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal

@@ -13,8 +13,7 @@ from rayfl import Inline, Ray
 from rayfl.data import Dataset, DomainPerClient, FileData
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 from rayfl.evaluation.score import score
-from rayfl.training.augment import _erasure, _shifted, drawn, moved
-from rayfl.training.examples import Examples
+from rayfl.training.examples import Examples, _erasure, _shifted, drawn, moved
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
 from rayfl.training.stacked import fit_stacked, total_stacked
@@ -284,7 +283,7 @@ def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
         keys.append(int(key))
         return uniform(key, shape)
 
-    monkeypatch.setattr("rayfl.training.augment.uniform", kept)
+    monkeypatch.setattr("rayfl.training.examples.uniform", kept)
     drawn(KEYS, 6, 24, 24, kind)
     assert len({*keys, *KEYS.tolist()}) == 6
 

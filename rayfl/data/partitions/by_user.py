@@ -6,8 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import make_client_data
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, make_client_data
 from rayfl.errors import Conflict
 from rayfl.settings import at_least
 

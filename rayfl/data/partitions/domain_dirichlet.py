@@ -5,9 +5,8 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import by_class, clients_of_domains, deal, joined
 from rayfl.data.partitions.dirichlet import cumulated, piece_sizes
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, by_class, clients_of_domains, deal, joined
 from rayfl.errors import BadData, BadValue, Conflict, Unknown
 from rayfl.settings import above, at_least
 

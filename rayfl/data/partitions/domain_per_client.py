@@ -3,8 +3,7 @@
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import clients_of_domains, deal
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, clients_of_domains, deal
 
 
 class DomainPerClient(Partition):

@@ -8,10 +8,8 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import check_disjoint, deal_alike, make_client_data
-from rayfl.data.partitions.partition import Partition
-from rayfl.data.splits import SPLITS
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.partitions.partition import Partition, check_disjoint, deal_alike, make_client_data
 from rayfl.errors import Conflict, Missing
 from rayfl.system.files import decoding, fit, read_json, reading
 from rayfl.system.text import shown

@@ -5,8 +5,7 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import by_class, make_client_data
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, by_class, make_client_data
 from rayfl.errors import Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above

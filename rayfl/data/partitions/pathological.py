@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import by_class, joined, make_client_data
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, by_class, joined, make_client_data
 from rayfl.errors import BadData, Conflict
 from rayfl.settings import at_least
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dealing import joined, make_client_data
-from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.partition import Partition, joined, make_client_data
 from rayfl.errors import Conflict
 
 

@@ -13,12 +13,13 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.readers.samples import Form, Samples, dataset_of
-from rayfl.data.sets.stdlib_text import character_names, encoded
 from rayfl.errors import BadData, Conflict, Missing
 from rayfl.settings import at_least
 from rayfl.system.files import decoding, entries, fit, read_json, reading
 from rayfl.system.text import shown
 
+CHARACTERS = ("\n", *map(chr, range(32, 127)))
+"""The characters that have a class of their own in texts, in the order of the classes."""
 _MEND = "write it again with LEAF's preprocess.sh"
 
 
@@ -37,7 +38,8 @@ class LEAFFiles(Data):
 
     rayfl reads files in which every sample is a list of equally many numbers with a whole number as label
     (FEMNIST, Synthetic), or a text of equal length with the next character as label (Shakespeare): float32
-    inputs, or int64 characters in the classes of ``StdlibText``. Lists of words and names of pictures
+    inputs, or int64 characters in the classes of
+    :data:`CHARACTERS`, and one more for all others. Lists of words and names of pictures
     (Sent140, Reddit, CelebA) are refused. A client per user (or several) is the default partition. Users that
     are in the test files alone, as with LEAF's ``-t user``, have no training samples, so no client has them.
     """
@@ -113,3 +115,16 @@ class LEAFFiles(Data):
         with np.errstate(over="ignore"):  # infinity is refused with all other samples
             x = x.astype(np.float32).reshape(len(x), *(self.shape or x.shape[1:]))
         return x, y.astype(np.int64)
+
+
+def encoded(text: str) -> np.ndarray:
+    """Return the class of every character, int64 [characters]."""
+    codes = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4")
+    classes = np.where((codes >= 32) & (codes < 127), codes.astype(np.int64) - 31, len(CHARACTERS))
+    return np.where(codes == ord("\n"), 0, classes)
+
+
+def character_names() -> tuple[str, ...]:
+    """Return the name of every class."""
+    spoken = {"\n": "line end", " ": "space"}
+    return (*(spoken.get(character, character) for character in CHARACTERS), "other")
