@@ -10,7 +10,7 @@ from typing import Any, get_origin, get_type_hints
 
 from torch import nn
 
-from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
+from rayfl.errors import BadCode, BadValue, Missing, Unknown, found_in
 from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings.arguments import described, members
@@ -64,9 +64,8 @@ class Module(Architecture):
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
-            function = named(path)
-        except UserError as error:
-            raise type(error)("net", f"is {error}") from None
+            with found_in("net"):
+                function = named(path)
         except (ImportError, AttributeError) as error:
             kind = Missing if isinstance(error, ImportError) else Unknown
             raise kind("net", f"{path}: {error}") from error

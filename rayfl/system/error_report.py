@@ -46,10 +46,10 @@ def _code(command: Callable[[], int | None]) -> int:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT
     except (Exception, SystemExit) as error:
-        told, cause = _told(error)
-        if told is None:
+        fault, cause = _told(error)
+        if fault is None:
             raise  # more likely a mistake of ours
-        return refuse(told, cause)
+        return refuse(fault, cause)
 
 
 def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]:
@@ -74,10 +74,10 @@ def refuse(error: UserError, cause: BaseException | None = None) -> int:
     """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
-        told = traceback.TracebackException.from_exception(cause)
-        own = [frame for frame in told.stack if is_own(frame.filename)]
-        told.stack = traceback.StackSummary.from_list(own or told.stack)
-        complain("".join(told.format()).rstrip())
+        trace = traceback.TracebackException.from_exception(cause)
+        own = [frame for frame in trace.stack if is_own(frame.filename)]
+        trace.stack = traceback.StackSummary.from_list(own or trace.stack)
+        complain("".join(trace.format()).rstrip())
     return 2
 
 

@@ -21,13 +21,13 @@ class Outlet(io.FileIO):
 
     Args:
         descriptor: of the file, which stays open.
-        told: called with the error when the file is lost.
+        tell: called with the error when the file is lost.
     """
 
-    def __init__(self, descriptor: int, told: Callable[[OSError], None] = lambda error: None) -> None:
+    def __init__(self, descriptor: int, tell: Callable[[OSError], None] = lambda error: None) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.lost: OSError | None = None
-        self._told = told
+        self._tell = tell
 
     def write(self, data: Any) -> int:
         """Write all bytes, or pass over them; return their number."""
@@ -40,7 +40,7 @@ class Outlet(io.FileIO):
                 select.select([], [self.fileno()], [])
             except OSError as error:
                 self.lost = error
-                self._told(error)
+                self._tell(error)
         return size
 
 
@@ -67,7 +67,7 @@ def _tell(error: OSError) -> None:
         warn(f"standard output cannot be written: {error.strerror}")
 
 
-def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda error: None) -> TextIO:
+def _lasting(stream: TextIO | None, tell: Callable[[OSError], None] = lambda error: None) -> TextIO:
     """Return what takes the place of a stream of the process; others, as in notebooks, are left alone."""
     if stream is None:  # closed by whoever has started the process
         return open(os.devnull, "w")
@@ -75,7 +75,7 @@ def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda err
         return stream
     with contextlib.suppress(OSError):
         stream.flush()
-    outlet: Any = Outlet(stream.fileno(), told)
+    outlet: Any = Outlet(stream.fileno(), tell)
     return io.TextIOWrapper(
         outlet if stream.write_through else io.BufferedWriter(outlet),
         encoding=stream.encoding,
