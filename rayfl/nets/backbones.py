@@ -26,7 +26,7 @@ class Backbone(ImageArchitecture):
 
     def __post_init__(self) -> None:
         if self.pretrained and self.stem == "small":
-            raise Conflict("net", f"{self}: no pretrained weights fit the small stem: use the original")
+            raise Conflict("net", f"{self}: no pretrained weights fit the small stem", "use the original")
 
     @property
     def small(self) -> bool:

@@ -96,8 +96,8 @@ def _watch_addresses() -> None:
 
     def watch(event: str, _: tuple[Any, ...]) -> None:
         if event in ("socket.getaddrinfo", "socket.connect") and (net := getattr(_THREAD, "net", "")):
-            told = "reaches for the network where it is made, and rayfl downloads nothing: use files at hand"
-            raise BadCode("net", f"{net} {told}")
+            problem = f"{net} reaches for the network where it is made, and rayfl downloads nothing"
+            raise BadCode("net", problem, "use files at hand")
 
     sys.addaudithook(watch)
 

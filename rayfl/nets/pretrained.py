@@ -25,7 +25,7 @@ def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> No
         shape: channels, height and width of an image.
     """
     if shape[0] != 3:
-        raise Conflict("net", f"{name} takes 3 channels, the images have {shape[0]}: leave pretrained out")
+        raise Conflict("net", f"{name} takes 3 channels, the images have {shape[0]}", "leave pretrained out")
     path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
     if not path.is_file():
         raise Missing(
