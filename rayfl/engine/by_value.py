@@ -82,8 +82,11 @@ class _Sent:
 def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
     """Return what has arrived, where the code is what it was at the start."""
     if other := changed(code, digests(code)):
-        told = "its file has been changed since, or is another one on this host"
-        raise Conflict(other[0], f"is not the code with which the run was started: {told}")
+        raise Conflict(
+            other[0],
+            "is not the code with which the run was started: its file has been changed since, or is another "
+            "one on this host",
+        )
     NAMED_ELSEWHERE.update(names)
     return thing
 

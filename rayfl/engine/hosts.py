@@ -46,11 +46,11 @@ def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
     """
     everywhere = {"this process": here, **hosts}
     for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
-        for host, told in _differences(name, having):
-            raise Conflict(host, f"{told}: install the same one on every host")
+        for host, problem in _differences(name, having):
+            raise Conflict(host, problem, "install the same one on every host")
     for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
-        for host, told in _differences(name, having)[:1]:
-            warn(f"{host} {told}: results may differ in their last bits")
+        for host, problem in _differences(name, having)[:1]:
+            warn(f"{host} {problem}: results may differ in their last bits")
 
 
 def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:

@@ -23,8 +23,8 @@ def _needing_ray() -> Iterator[None]:
     except ImportError as error:
         raise Missing(
             "engine",
-            f"is Ray, and the package ray cannot be imported ({error}): install it with `pip install "
-            "'ray[default,tune]'`, or use --engine Inline",
+            f"is Ray, and the package ray cannot be imported ({error})",
+            "install it with `pip install 'ray[default,tune]'`, or use --engine Inline",
         ) from error
 
 
@@ -69,7 +69,7 @@ class Ray(Engine):
                 "it may be at most 1; more actors use more GPUs",
             )
         if self.actors != "auto" and self.clients_per_actor != "auto":
-            raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
+            raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other", "give one")
 
     def resolve(self) -> Self:
         """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""

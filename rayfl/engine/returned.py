@@ -62,7 +62,7 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
     numbers = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, float))
     if first is None and not all(map(math.isfinite, numbers)):  # what comes later is looked at as an update
         raise BadCode(
-            call, f"has returned NaN or infinity, {when}, which no checkpoint holds: begin with None"
+            call, f"has returned NaN or infinity, {when}, which no checkpoint holds", "begin with None"
         )
     if at := lost(first or {}, now):
         raise BadCode(

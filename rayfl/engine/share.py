@@ -10,7 +10,7 @@ from typing import Any
 from rayfl.engine.base import Engine
 from rayfl.engine.placement import Reservation, reservation
 from rayfl.engine.ray_engine import Ray
-from rayfl.errors import UserError
+from rayfl.errors import found_in
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class Share:
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Refuse where a federation has no room on these nodes, even if nothing else ran."""
         bundle = self.bundles[0]
-        try:
+        with found_in("no trial can be placed on the hosts that are there"):
             reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
-        except UserError as error:
-            raise error.within("no trial can be placed on the hosts that are there") from error
 
 
 def share(
@@ -52,7 +50,7 @@ def share(
         comes: whether hosts may come that are not there yet, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
-    try:
+    with found_in("a trial can never be placed on this cluster"):
         if not isinstance(engine, Ray):
             gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
             uses = engine.device == "cuda" or (engine.device == "auto" and gpus > 0)
@@ -69,8 +67,6 @@ def share(
             actors = max(1, min(clients, room // together))
             at_once = at_once if comes else together
         wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
-    except UserError as error:
-        raise error.within("a trial can never be placed on this cluster") from error
     settings = {
         "engine.device": resolved.device,
         "engine.actors": wanted.actors,

@@ -23,7 +23,7 @@ class Download(NamedTuple):
         """Return all that one client receives."""
         own = self.each.get(id, {})
         if both := sorted(own.keys() & self.everyone.keys()):
-            raise BadCode("download_for", f"has the key {both[0]!r}, as download has: choose another")
+            raise BadCode("download_for", f"has the key {both[0]!r}, as download has", "choose another")
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
