@@ -96,7 +96,7 @@ def _completion(given: list[str]) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise Missing("shtab", "is a package that completions need: pip install shtab") from None
+        raise Missing("shtab", "is a package that completions need", "pip install shtab") from None
     import argparse
 
     from rayfl.commands.command_line import Parser, words_of

@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import os
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Self
 
 
 class UserError(Exception):
     """Something the user can put right: a bad setting, missing or damaged data, an impossible request.
 
-    The message is one sentence that says what is wrong and what to do. The command lines print it without a
-    traceback and exit with code 2. Whatever takes settings, files or data may raise it; docstrings name it
-    only where a caller reacts to it. Its class is the kind of the mistake.
+    Its text is one sentence, put together where it is shown: "place problem: remedy". The command lines
+    print it without a traceback and exit with code 2. Whatever takes settings, files or data may raise it;
+    docstrings name it only where a caller reacts to it. Its class is the kind of the mistake.
 
     Attributes:
         place: where the mistake is: a setting by its full name (``training.lr``), an option of a command
             without its dashes, a file, a client (``client 3``), a class of the user's or a member of it;
             empty where it has no place.
+        problem: what is wrong.
+        remedy: what to do about it; empty where the problem says it. With a capital it is a sentence of its
+            own.
+        context: in what it was found, of which the sentence tells first: a file, a row of a table; or empty.
     """
 
-    def __init__(self, *said: object) -> None:
-        """Take the place, with which the sentence begins, and its rest; or all of it, without a place."""
-        place, text = said if len(said) == 2 else ("", *said)
-        self.place = str(place).lstrip("-")
-        gap = "" if not self.place or str(text).startswith((":", ",", ";", ".")) else " "
-        super().__init__(f"{place}{gap}{text}")
+    def __init__(self, place: object, problem: object = None, remedy: object = "") -> None:
+        """Take the place, what is wrong and what to do; or what is wrong alone, which has no place."""
+        said = ("", place) if problem is None else (place, problem)
+        super().__init__(*map(str, (*said, remedy)))
+        shown, self.problem, self.remedy = self.args
+        self.place = shown.lstrip("-")
+        self.context = ""
 
-    def at(self, place: object) -> Self:
-        """Return this error with another place; its sentence stays."""
-        self.place = str(place)
-        return self
+    def __str__(self) -> str:
+        """Return the sentence."""
+        said = _joined(self.args[0], " ", self.problem)
+        said = _joined(said, ". " if self.remedy[:1].isupper() else ": ", self.remedy)
+        return _joined(self.context, ": ", said)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep place and sentence apart on the way between processes."""
-        return _again, (type(self), self.place, str(self))
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep all of it on the way between processes, also of a class with a constructor of its own."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
-    def within(self, where: object) -> UserError:
-        """Return it as what was found in something, of which its sentence tells first.
+    def within(self, context: object = "", place: object = "") -> Self:
+        """Return it as what was found in something, of which the sentence tells first, or at another place.
 
-        Kind and place stay; an error without a place is at what it was found in.
+        Args:
+            context: in what it was found; an error without a place is at that.
+            place: the other place, with which its own part of the sentence begins if there is no context.
         """
-        return _again(type(self), self.place or str(where), f"{where}: {self}")
+        found = copy(self)
+        found.context = ": ".join(filter(None, (str(context), self.context)))
+        found.place = str(place or self.place or context)
+        if place and not context:
+            found.args = (found.place, *self.args[1:])
+        return found
 
 
-def _again(kind: type[UserError], place: str, sentence: str) -> UserError:
-    error = kind(sentence)
-    error.place = place
-    return error
+def _joined(first: str, gap: str, second: str) -> str:
+    """Put two pieces of a sentence together; what begins with a mark follows without a gap."""
+    return first + (gap if first and second and second[0] not in ":,;." else "") + second
+
+
+@contextmanager
+def found_in(context: object = "", place: object = "") -> Iterator[None]:
+    """Let an error of the block tell first in what it was found; see :meth:`UserError.within`."""
+    try:
+        yield
+    except UserError as error:
+        raise error.within(context, place) from error.__cause__
 
 
 class BadValue(UserError):

@@ -24,9 +24,12 @@ class Federation(RunSettings):
 
     def __post_init__(self) -> None:
         if type(self) is not Federation:
-            told = "config.yaml records only its options, and a resumed run would go on without your changes"
-            remedy = "Make a Federation, and put what is yours into a method, a data set or a partition"
-            raise BadCode(type(self).__name__, f"is derived from Federation: {told}. {remedy}")
+            raise BadCode(
+                type(self).__name__,
+                "is derived from Federation: config.yaml records only its options, and a resumed run would "
+                "go on without your changes",
+                "Make a Federation, and put what is yours into a method, a data set or a partition",
+            )
         super().__post_init__()
 
     def run(self, callbacks: Sequence[Callback] = ()) -> Result:

@@ -200,7 +200,7 @@ def cohort(
     if not chosen or len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples):
         raise BadCode(
             f"{type(sampling).__name__}.choose",
-            f"returns {shown(found)} in round {round}: it must return numbers of clients, 0 to "
-            f"{len(samples) - 1}, each once and at least one",
+            f"returns {shown(found)} in round {round}",
+            f"it must return numbers of clients, 0 to {len(samples) - 1}, each once and at least one",
         )
     return chosen

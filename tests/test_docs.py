@@ -18,6 +18,7 @@ import pytest
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.commands.run import federation_from
+from rayfl.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -214,9 +215,8 @@ def texts_of(folder: Path) -> str:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr | ast.Constant):
                 found.append(text_of(node))
-            elif isinstance(node, ast.Call) and len(node.args) == 2:  # an error's place, and its rest
-                place, rest = (text_of(each) for each in node.args)
-                found.append(f"{place}{'' if rest.startswith(':') else ' '}{rest}")
+            elif isinstance(node, ast.Call) and 2 <= len(node.args) <= 3:  # an error
+                found.append(str(UserError(*map(text_of, node.args))))
     return "\1".join(found)
 
 

@@ -119,8 +119,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line that lacks an argument, of which argparse says ``...: NAME, ...``."""
-        lacking = message.rpartition(": ")[2].partition(",")[0]
-        raise Missing(f"{message} (--help explains all arguments)").at(lacking.lstrip("-"))
+        what, _, names = message.rpartition(": ")
+        error = Missing(f"{names} (--help explains all arguments)")
+        raise error.within(what, names.partition(",")[0].lstrip("-"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -181,12 +182,12 @@ class Parser(argparse.ArgumentParser):
             if not equals and value.startswith("--"):
                 listed = names_of(self._kind(name)) if name.endswith(".help") else []
                 more = f". Choose one of {', '.join(listed)}" if listed else ""
-                raise Missing(name, f"has no value: write {option} {self._example(name)}{more}")
+                raise Missing(name, "has no value", f"write {option} {self._example(name)}{more}")
             if name.endswith(".help"):
                 self._explain(name.removesuffix(".help"), value)
             early = next((key for key in found if key.startswith(f"{name}.")), None)
             if early is not None and name not in found and name not in GROUPS:
-                raise Conflict(f"--{early}", f"stands before --{name} {value}: name the class first")
+                raise Conflict(f"--{early}", f"stands before --{name} {value}", "name the class first")
             found = layered(found, {name: Word(value)})
         return kept, found
 
@@ -207,7 +208,7 @@ class Parser(argparse.ArgumentParser):
         if word.endswith((".yaml", ".yml")) and "--config" in self._option_string_actions:
             meant = ["--config"]
         does = f"write {meant[0]} {word}" if meant else "each option takes one value; --help lists all"
-        return Unknown(f"{word!r} belongs to no option: {does}").at(word)
+        return Unknown(word, "belongs to no option", does)
 
     def _explain(self, place: str, name: str) -> NoReturn:
         """Print the options of a class that an option such as ``--method.help`` asks for."""

@@ -47,7 +47,7 @@ def divide(output: str, data: Data | None = None, clients: int | None = None, se
         seed: seed of the division, as of a run.
     """
     if Path(output).expanduser().is_file():
-        raise InUse(output, "already exists, and runs may need it: choose another name, or remove it")
+        raise InUse(output, "already exists, and runs may need it", "choose another name, or remove it")
     divided = (data or EmbeddedDigits()).federate(clients, seed)
     tell(divided.table())
     divided.write_indices(output)

@@ -55,10 +55,10 @@ class Report:
         """Print what was found."""
         tell(f"{name:<17}{one_line(str(text))}")
 
-    def bad(self, name: str, text: str, remedy: str) -> None:
+    def bad(self, name: str, text: str, advice: str) -> None:
         """Print what is wrong, and keep what to do about it for the end."""
         self.found(name, text)
-        self.wrong.append(f"{name}: {text}: {remedy}")
+        self.wrong.append(f"{name}: {text}: {advice}")
 
 
 def examine(root: Path | None) -> Report:
@@ -146,8 +146,8 @@ def _room(report: Report) -> None:
         report.bad("folder", f"{Path.cwd()} cannot be written to", "change to another one, or give --output")
     shared = Path("/dev/shm")
     if shared.is_dir() and (size := shutil.disk_usage(shared).free) < 1e9:
-        remedy = "Ray keeps what it shares there; in Docker give --shm-size 4g"
-        report.bad("/dev/shm", f"{size / 1e9:.1f} GB free", remedy)
+        advice = "Ray keeps what it shares there; in Docker give --shm-size 4g"
+        report.bad("/dev/shm", f"{size / 1e9:.1f} GB free", advice)
 
 
 def _data(report: Report, root: Path | None) -> None:

@@ -67,14 +67,14 @@ def _write(
     view = view or _headline(result, models)
     path = output
     if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
-        raise Conflict("--output", f"{output} is of the format {other[0]}: give --format {other[0]}")
+        raise Conflict("--output", f"{output} is of the format {other[0]}", f"give --format {other[0]}")
     if output.suffix != ENDINGS[format]:
         path = output / f"client-{client}-{view}{ENDINGS[format]}"
     if format == "safetensors":
         plain = models.plain(client, view)
         if plain is None:
-            told = "is made of several nets, and has no weights of one net: give --format torch"
-            raise Conflict("view", f"{view} {told}")
+            problem = f"{view} is made of several nets, and has no weights of one net"
+            raise Conflict("view", problem, "give --format torch")
         content = save({name: value.contiguous() for name, value in plain.state_dict().items()})
         write_file(path, content, "choose another --output")
     else:

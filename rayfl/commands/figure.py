@@ -137,13 +137,13 @@ def _size(text: str) -> Size:
     try:
         return [float(x) for x in text.split(",")] if "," in text else text or None
     except ValueError:
-        raise BadValue("--size", f"{text}: it must be column, page, or inches such as 5,3") from None
+        raise BadValue("--size", text, "it must be column, page, or inches such as 5,3") from None
 
 
 def _name_and_text(text: str) -> tuple[str, str]:
     name, found, shown = text.rpartition("=")
     if not found:
-        raise BadValue("--names", f"{text}: it must be NAME=TEXT, such as FedAvg=Baseline")
+        raise BadValue("--names", text, "it must be NAME=TEXT, such as FedAvg=Baseline")
     return name, shown
 
 
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options.save).expanduser()
         if path.suffix.lower() not in ENDINGS:
             known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-            raise BadValue("--save", f"{path}: its name must end in {known}")
+            raise BadValue("--save", path, f"its name must end in {known}")
         with warnings_shown():
             picture(options).save(path)
         tell(path)

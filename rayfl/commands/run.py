@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rayfl.commands.command_line import ANY_CODE, Parser
-from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, found_in
 from rayfl.federation import Federation, federation_of, resumed
 from rayfl.jobs.table_file import Table, check_kind, find_file, is_table
 from rayfl.running.run import FederationRun
@@ -93,7 +93,7 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
         raise Conflict("--config", f"{tables[0]} is a table file: no other --config goes with it")
     if not tables and (asked.row or asked.column):
         kind = "row" if asked.row else "column"
-        raise Conflict(f"--{kind}", "chooses a cell of a table: give its file with --config")
+        raise Conflict(f"--{kind}", "chooses a cell of a table", "give its file with --config")
     files = {path: _file(path, asked, given) for path in paths}
     if asked.resume is not None:
         given = layered(*files.values(), given)
@@ -121,10 +121,8 @@ def _file(path: Path, asked: Any, given: Flat) -> Flat:
         return _cell(Table.load(path), asked, given)
     settings = read_mapping(path, "configuration")
     check_kind(path, settings, "configuration")
-    try:
+    with found_in(path):
         return flattened(settings, path.parent)
-    except UserError as error:
-        raise error.within(path) from error.__cause__
 
 
 def _cell(table: Table, asked: Any, given: Flat) -> Flat:
@@ -169,6 +167,6 @@ def _print(federation: RunSettings, how: str) -> NoReturn:
         }
         text = yaml_text(kept)
     elif how != "all":
-        raise BadValue("print_config", f"is {how!r}: it must be skip_default, or stand alone")
+        raise BadValue("print_config", f"is {how!r}", "it must be skip_default, or stand alone")
     tell(text.rstrip())
     raise SystemExit(0)

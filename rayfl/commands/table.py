@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.data import FederatedData
-from rayfl.errors import BadValue, InUse, Missing, UserError
+from rayfl.errors import BadValue, InUse, Missing, found_in
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
@@ -81,7 +81,7 @@ def run(given: Any) -> int:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
     """
     if given.jobs is not None and given.jobs < 1:
-        raise BadValue("--jobs", f"is {given.jobs}: it must be at least 1")
+        raise BadValue("--jobs", f"is {given.jobs}", "it must be at least 1")
     table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name))).expanduser()
@@ -159,10 +159,8 @@ def plan(
             if method := table.lacks(settings):
                 missing[row] = method
                 continue
-            try:
+            with found_in(f"row {row!r}, column {column!r} of {table.path}"):
                 federation = federation_of(settings)
-            except UserError as error:
-                raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
             for seed in seeds:
                 folder = output / slug(row) / slug(column) / f"seed-{seed}"
                 cells.append(Job(row, column, seed, federation.rounds, folder, settings))
@@ -189,15 +187,12 @@ def check(table: Table, cells: Sequence[Job]) -> None:
     for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
         settings = cell.settings | {"seed": cell.seed}
         federation = federation_of(settings)
-        try:
+        with found_in(f"row {cell.row!r}, column {cell.column!r} of {table.path}"):
             federation = replace(federation, engine=federation.engine.resolve())
             if data is None or of_data(settings) != about:  # most rows of a column have the same data
                 about, data = of_data(settings), federation.federated_data()
             federation.check(data)
             _check_data(cell, federation, data)
-        except UserError as error:
-            where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
-            raise error.within(where) from error
 
 
 def _check_folder(table: Table, output: Path) -> None:
@@ -206,8 +201,8 @@ def _check_folder(table: Table, output: Path) -> None:
     if (output / TABLE).is_file():
         name = read_mapping(output / TABLE, "table file").get("table")
         if name != table.name:
-            told = f"holds the table {name}, and {table.path} is the table {table.name}"
-            raise InUse(output, f"{told}: choose another --output")
+            problem = f"holds the table {name}, and {table.path} is the table {table.name}"
+            raise InUse(output, problem, "choose another --output")
 
 
 def _claim(table: Table, output: Path) -> None:
@@ -227,11 +222,11 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     for key in differing(there, wanted):
         if key in known:
             differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
-            remedy = "choose another --output, or move it away"
-            raise InUse(folder, f"holds a run with other settings {differ}: {remedy}")
-    if federation.rounds < there.get("rounds", 0):
-        told = f"holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds}"
-        raise InUse(folder, f"{told} asked for: choose another --output, or ask for as many rounds")
+            problem = f"holds a run with other settings {differ}"
+            raise InUse(folder, problem, "choose another --output, or move it away")
+    if federation.rounds < (rounds := there.get("rounds", 0)):
+        problem = f"holds a run of {counted(rounds, 'round')}, more than the {federation.rounds} asked for"
+        raise InUse(folder, problem, "choose another --output, or ask for as many rounds")
 
 
 def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
@@ -242,7 +237,7 @@ def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
         if path.stat().st_size and not any(k.partition(".")[0] == "data" and decides(k) for k in keys):
             contents = read_population(path.parent).contents
             if contents and contents.sha256 != data.contents.get("sha256"):
-                raise InUse(path.parent, "has had other data: bring them back, or choose another --output")
+                raise InUse(path.parent, "has had other data", "bring them back, or choose another --output")
             return  # one run stands for all
 
 

@@ -112,7 +112,7 @@ class Data(Settings, ABC, place="data"):
             clients = self._partition.default_clients(dataset)
         if clients > size:
             raise Conflict(
-                "clients", f"is {clients}, and {type(self).__name__} has {size} training samples: use fewer"
+                "clients", f"is {clients}, and {type(self).__name__} has {size} training samples", "use fewer"
             )
         contents = self.contents(loaded)
         self._partition.check(contents)

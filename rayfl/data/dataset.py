@@ -84,10 +84,10 @@ class Dataset(Displayed):
         channels = self.inputs.shape[1] if kind == np.uint8 or self.mean or self.std else 0
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != channels:
-                told = f"has {len(values)} values, not {channels}: one for each channel of uint8 images"
-                raise Conflict(f"data.{name}", told)
+                problem = f"has {len(values)} values, not {channels}: one for each channel of uint8 images"
+                raise Conflict(f"data.{name}", problem)
         if not all(0 < value < math.inf for value in self.std):
-            raise BadValue("data.std", f"is {list(self.std)}: its numbers must be finite and above 0")
+            raise BadValue("data.std", f"is {list(self.std)}", "its numbers must be finite and above 0")
         for name, of_kind, count in (
             ("labels", np.int64, self.classes),
             ("domains", np.int64, len(self.domain_names)),

@@ -79,8 +79,8 @@ class FederatedData(Displayed):
             raise Conflict(
                 "unseen",
                 f"is {domain!r}: client {mixed[0]} has samples of this domain together with others, so that "
-                "they would be trained on: use a partition that gives every client one domain, such as "
-                "DomainPerClient",
+                "they would be trained on",
+                "use a partition that gives every client one domain, such as DomainPerClient",
             )
         held = [s for s in self.clients if s.domain == number]
         rest = [s for s in self.clients if s.domain != number]

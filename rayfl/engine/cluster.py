@@ -180,8 +180,8 @@ def connect(address: str | None, dashboard: bool = False) -> Callable[..., None]
         if address not in (None, "auto", here):
             raise Conflict(
                 "engine.address",
-                f"is {address!r}, but this process has joined the Ray cluster at {here}: leave the "
-                "address out to use that one, or call ray.shutdown() first",
+                f"is {address!r}, but this process has joined the Ray cluster at {here}",
+                "leave the address out to use that one, or call ray.shutdown() first",
             )
         return None
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
@@ -191,8 +191,10 @@ def connect(address: str | None, dashboard: bool = False) -> Callable[..., None]
             ray.init(address=_answering(address), logging_level=logging.ERROR)
         return lambda broken=False: ray.shutdown()
     if other := os.environ.get("RAY_ADDRESS"):
-        told = "and rayfl starts a Ray of its own, because engine.address is not given"
-        warn(f"RAY_ADDRESS is {other}, {told}: --engine.address auto joins the cluster there")
+        warn(
+            f"RAY_ADDRESS is {other}, and rayfl starts a Ray of its own, because engine.address is not "
+            "given: --engine.address auto joins the cluster there"
+        )
     return LocalRay(dashboard).stop
 
 
@@ -214,15 +216,15 @@ def _reaching(address: str) -> Iterator[None]:
         reason = error.message.strip().splitlines()[0].rstrip(".")  # without how to make a new token
         raise Missing(
             "engine.address",
-            f"is {address!r}, and the Ray cluster there does not let this process in ({reason}): set "
-            "RAY_AUTH_MODE=token, and give the token with which the cluster was started by RAY_AUTH_TOKEN, "
-            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token",
+            f"is {address!r}, and the Ray cluster there does not let this process in ({reason})",
+            "set RAY_AUTH_MODE=token, and give the token with which the cluster was started by "
+            "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token",
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise Shortage(
             "engine.address",
-            f"is {address!r}, and no Ray cluster can be reached there ({error}): start one with `ray start "
-            "--head` or `ray up`, or leave the address out for a local one",
+            f"is {address!r}, and no Ray cluster can be reached there ({error})",
+            "start one with `ray start --head` or `ray up`, or leave the address out for a local one",
         ) from error
 
 

@@ -90,8 +90,8 @@ class Guard:
             when = f"{whose} in {self._when}" if whose else self._when
             raise BadCode(
                 self._call,
-                f"has changed in place what it was handed: {place} ({when}). Others use it, too. Make "
-                "something new instead, as `a + b` and `t.clone()` do, and return it",
+                f"has changed in place what it was handed: {place} ({when}). Others use it, too",
+                "Make something new instead, as `a + b` and `t.clone()` do, and return it",
             )
 
 

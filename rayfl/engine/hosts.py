@@ -87,8 +87,11 @@ class _Sent:
 def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
     """Return what has arrived, where the code is what it was at the start."""
     if other := changed(code, digests(code)):
-        told = "its file has been changed since, or is another one on this host"
-        raise Conflict(other[0], f"is not the code with which the run was started: {told}")
+        raise Conflict(
+            other[0],
+            "is not the code with which the run was started: its file has been changed since, or is another "
+            "one on this host",
+        )
     NAMED_ELSEWHERE.update(names)
     return thing
 
@@ -140,11 +143,11 @@ def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
     """
     everywhere = {"this process": here, **hosts}
     for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
-        for host, told in _differences(name, having):
-            raise Conflict(host, f"{told}: install the same one on every host")
+        for host, problem in _differences(name, having):
+            raise Conflict(host, problem, "install the same one on every host")
     for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
-        for host, told in _differences(name, having)[:1]:
-            warn(f"{host} {told}: results may differ in their last bits")
+        for host, problem in _differences(name, having)[:1]:
+            warn(f"{host} {problem}: results may differ in their last bits")
 
 
 def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:

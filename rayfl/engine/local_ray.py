@@ -208,8 +208,8 @@ def temporary_place() -> str:
     if not wanted.isascii():
         raise BadValue(
             "RAY_TMPDIR",
-            f"is {wanted}, and Ray takes ASCII characters alone for the folder of temporary files: name "
-            "another one by this environment variable",
+            f"is {wanted}, and Ray takes ASCII characters alone for the folder of temporary files",
+            "name another one by this environment variable",
         )
     return wanted
 

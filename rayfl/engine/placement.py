@@ -157,9 +157,9 @@ def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]])
     raise Shortage(
         "engine.actors",
         f": there is room for {sum(fitting)} of {wanted}, which take "
-        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found}). Lower "
-        "engine.actors, engine.cpus_per_actor or engine.gpus_per_actor, raise engine.clients_per_actor, or "
-        "use a larger cluster",
+        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found})",
+        "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor, raise "
+        "engine.clients_per_actor, or use a larger cluster",
     )
 
 

@@ -56,8 +56,11 @@ def alone() -> Iterator[None]:
         UserError: one does.
     """
     if not _RUNNING.acquire(blocking=False):
-        told = "runs a federation already, in another thread, and both would set its threads and generators"
-        raise Conflict("this process", f"{told}: run one after the other, or each in a process of its own")
+        raise Conflict(
+            "this process",
+            "runs a federation already, in another thread, and both would set its threads and generators",
+            "run one after the other, or each in a process of its own",
+        )
     try:
         yield
     finally:
@@ -92,13 +95,13 @@ def exits_as_errors() -> Iterator[None]:
             complain(f"the GPU {what}")
             sys.stderr.flush()
             os._exit(1)  # nothing works in this process any more
-        raise Shortage("the GPU", f"{what}. Start the process again, and go on with --resume") from error
+        raise Shortage("the GPU", what, "Start the process again, and go on with --resume") from error
     except Exception as error:
         if not out_of_memory(error):
             raise
         raise Shortage(
             "the memory",
-            f"of {socket.gethostname()} does not suffice ({in_one_line(text_of(error)) or 'MemoryError'}). "
+            f"of {socket.gethostname()} does not suffice ({in_one_line(text_of(error)) or 'MemoryError'})",
             "Use fewer actors, a smaller training.batch_size or a larger machine; then go on with --resume",
         ) from error
     except (SystemExit, KeyboardInterrupt) as end:
@@ -141,8 +144,8 @@ def check_gpu() -> None:
     if not torch.cuda.is_available():
         raise Missing(
             "engine.device",
-            f"is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a PyTorch for CUDA "
-            "there (rayfl doctor shows what there is), or set engine.device=cpu",
+            f"is cuda, but torch sees no CUDA device on {socket.gethostname()}",
+            "install a PyTorch for CUDA there (rayfl doctor shows what there is), or set engine.device=cpu",
         )
 
 

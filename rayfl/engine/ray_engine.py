@@ -12,7 +12,7 @@ import torch
 
 from rayfl.engine.base import Engine, Started
 from rayfl.engine.placement import RayRequest, Reservation, reservation
-from rayfl.errors import BadValue, Conflict, Missing, UserError
+from rayfl.errors import BadValue, Conflict, Missing, found_in
 from rayfl.settings import at_least
 from rayfl.system.text import counted, warn
 
@@ -24,8 +24,8 @@ def _needing_ray() -> Iterator[None]:
     except ImportError as error:
         raise Missing(
             "engine",
-            f"is Ray, and the package ray cannot be imported ({error}): install it with `pip install "
-            "'ray[default,tune]'`, or use --engine Inline",
+            f"is Ray, and the package ray cannot be imported ({error})",
+            "install it with `pip install 'ray[default,tune]'`, or use --engine Inline",
         ) from error
 
 
@@ -70,7 +70,7 @@ class Ray(Engine):
                 "it may be at most 1; more actors use more GPUs",
             )
         if self.actors != "auto" and self.clients_per_actor != "auto":
-            raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
+            raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other", "give one")
 
     def resolve(self) -> Self:
         """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
@@ -157,10 +157,8 @@ class Share:
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Refuse where a federation has no room on these nodes, even if nothing else ran."""
         bundle = self.bundles[0]
-        try:
+        with found_in("no trial can be placed on the hosts that are there"):
             reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
-        except UserError as error:
-            raise error.within("no trial can be placed on the hosts that are there") from error
 
 
 def share(
@@ -178,7 +176,7 @@ def share(
         comes: whether hosts may come that are not there yet, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
-    try:
+    with found_in("a trial can never be placed on this cluster"):
         if not isinstance(engine, Ray):
             gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
             uses = engine.device == "cuda" or (engine.device == "auto" and gpus > 0)
@@ -195,8 +193,6 @@ def share(
             actors = max(1, min(clients, room // together))
             at_once = at_once if comes else together
         wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
-    except UserError as error:
-        raise error.within("a trial can never be placed on this cluster") from error
     settings = {
         "engine.device": resolved.device,
         "engine.actors": wanted.actors,

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +39,7 @@ from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.hosts import ask_hosts, put_by_value
 from rayfl.engine.placement import RayRequest, Reservation, reservation, resources, room
 from rayfl.engine.ray_metrics import RayMetrics
-from rayfl.errors import Shortage, UserError
+from rayfl.errors import Shortage, UserError, found_in
 from rayfl.system.text import counted, tell, warn
 
 WAIT = 15.0
@@ -218,32 +217,30 @@ class RayWorkers(Workers):
         if self._comes(wanted, WAIT if less else max(WAIT, self._wait)):
             return wanted
         free = ray.available_resources()
-        told = f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free"
+        idle = f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free"
         if less:
             remove_placement_group(self.reserved)
             fits = room(free, wanted.bundle)
             fewer = max(1, fits if fits < wanted.actors else wanted.actors // 2)
             if not shrink:
                 few = counted(fewer, "actor")
-                warn(f"others use the cluster, where {told}: {few} in the place of {wanted.actors}")
+                warn(f"others use the cluster, where {idle}: {few} in the place of {wanted.actors}")
             return self._reserve(replace(wanted, actors=fewer), shrink)
-        try:
+        with found_in(f"no host has come in {self._wait:g} s (engine.wait)"):
             self._wanted(shrink)
-        except UserError as error:
-            raise error.within(f"no host has come in {self._wait:g} s (engine.wait)") from None
         raise Shortage(
             "engine.wait",
-            f"is {self._wait:g}: there is room for {wanted} on the cluster, but others use it: {told}, and "
-            f"{free.get('memory', 0) / 1e9:.1f} GB of memory. Wait until they are done, as --engine.wait "
-            "3600 does for an hour, or ask for less",
+            f"is {self._wait:g}: there is room for {wanted} on the cluster, but others use it: {idle}, and "
+            f"{free.get('memory', 0) / 1e9:.1f} GB of memory",
+            "Wait until they are done, as --engine.wait 3600 does for an hour, or ask for less",
         )
 
     def _comes(self, wanted: Reservation, seconds: float) -> bool:
         """Wait for what is reserved; say at first, and every half minute, what is waited for."""
-        began, told, ready = time.monotonic(), 0.0, self.reserved.ready()
+        began, last, ready = time.monotonic(), 0.0, self.reserved.ready()
         while (waited := time.monotonic() - began) < seconds:
-            if self._wait and waited >= max(PULSE, told):
-                free, told = ray.available_resources(), told + TOLD
+            if self._wait and waited >= max(PULSE, last):
+                free, last = ray.available_resources(), last + TOLD
                 warn(
                     f"waiting for {wanted}, for {waited:.0f} of at most {seconds:g} s (engine.wait): "
                     f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free on "
@@ -335,7 +332,7 @@ class RayWorkers(Workers):
             if isinstance(cause, GONE):
                 raise Lost(_death_text(cause)) from error
             if isinstance(cause, UserError):
-                raise copy(cause) from None
+                raise cause from None
             raise
 
     def _awaited(self, references: Sequence[Any]) -> list[Any]:

@@ -112,8 +112,8 @@ class Server:
                 raise Conflict(
                     name,
                     f"returns a state in round {cohort.round} that is not finite (NaN or infinity): {wrong}. "
-                    "The run stops, with its records and checkpoints intact. Where training has diverged, "
-                    "try a smaller training.lr or training.clip",
+                    "The run stops, with its records and checkpoints intact",
+                    "Where training has diverged, try a smaller training.lr or training.clip",
                 )
             self.state = as_arrived(state)
 

@@ -162,10 +162,10 @@ class Session:
         download = self._download([i for group in groups for i in group])
         placed, moved, calls = self._divided("train", groups, round, download, score_splits, drop, returns=2)
         sums = self._added_up({k: accumulated for k, (accumulated, _) in calls.items()})
-        told = [reply for _, reply in calls.values()]
-        ends = [round, drop, len(sums), *sums, *told]
+        waiting = [reply for _, reply in calls.values()]
+        ends = [round, drop, len(sums), *sums, *waiting]
         download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
-        replies = self._get(told)
+        replies = self._get(waiting)
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}

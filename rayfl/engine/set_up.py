@@ -13,7 +13,7 @@ from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download, check_state, check_views
-from rayfl.errors import BadCode, UserError
+from rayfl.errors import BadCode, UserError, found_in
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.system.text import shown
@@ -50,10 +50,8 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     further: dict[str, Net] = {}
     for option, further_net in method.architectures.items():
         name = names[0] if further_net is None else str(further_net)
-        try:
+        with found_in(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _net(further_net or name, plan, data.dataset, like)
-        except UserError as error:
-            raise type(error)(f"method.{option}", f": {error}") from error
     method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
@@ -125,8 +123,8 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
         if shape != [2, data.dataset.classes]:
             raise BadCode(
                 f"{type(method).__name__}.scores",
-                f"returns {shape} for {view!r} of two inputs: it must be a tensor of scores [B, classes], "
-                f"here [2, {data.dataset.classes}]",
+                f"returns {shape} for {view!r} of two inputs",
+                f"it must be a tensor of scores [B, classes], here [2, {data.dataset.classes}]",
             )
     return found
 

@@ -36,7 +36,7 @@ class Download(NamedTuple):
         """Return all that one client receives."""
         own = self.each.get(id, {})
         if both := sorted(own.keys() & self.everyone.keys()):
-            raise BadCode("download_for", f"has the key {both[0]!r}, as download has: choose another")
+            raise BadCode("download_for", f"has the key {both[0]!r}, as download has", "choose another")
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,7 +159,7 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
     numbers = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, float))
     if first is None and not all(map(math.isfinite, numbers)):  # what comes later is looked at as an update
         raise BadCode(
-            call, f"has returned NaN or infinity, {when}, which no checkpoint holds: begin with None"
+            call, f"has returned NaN or infinity, {when}, which no checkpoint holds", "begin with None"
         )
     if at := lost(first or {}, now):
         raise BadCode(

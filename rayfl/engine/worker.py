@@ -333,8 +333,8 @@ class Worker:
         if client._fits != len(one.fits):
             raise BadCode(
                 name,
-                f"awaits {len(one.fits)} of {client._fits} calls of client.fit: write `await "
-                "client.fit(...)`",
+                f"awaits {len(one.fits)} of {client._fits} calls of client.fit",
+                "write `await client.fit(...)`",
             )
         try:
             problem, prepared = now.accumulator.prepare(up, client.samples)

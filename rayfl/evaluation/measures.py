@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfl.data import FederatedData
-from rayfl.errors import BadCode, Missing, Unknown, UserError
+from rayfl.errors import BadCode, Missing, Unknown, found_in
 from rayfl.randomness import generator
 from rayfl.settings.imports import installed, named
 from rayfl.system.text import shown, warn
@@ -69,7 +69,7 @@ class Measure:
         if isinstance(found, Tensor | np.ndarray | np.generic) and np.prod(found.shape) == 1:
             found = found.item()
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise BadCode(f"metric {self.name}", f"returns {shown(found)}: it must return a number")
+            raise BadCode(f"metric {self.name}", f"returns {shown(found)}", "it must return a number")
         return float(found) if abs(found) <= LARGEST else None  # not so of NaN
 
 
@@ -126,20 +126,20 @@ def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
 def _measure(name: str, classes: int) -> Measure:
     of_torchmetrics = name in SHORT or name.startswith("torchmetrics.")
     if of_torchmetrics and not installed("torchmetrics"):
-        raise Missing("metrics", f"has {name}, which needs torchmetrics: install rayfl[metrics]")
+        raise Missing("metrics", f"has {name}, which needs torchmetrics", "install rayfl[metrics]")
     if name in SHORT:
         return SHORT[name]
     try:
-        found = named(name)
-    except UserError as error:
-        raise type(error)("metrics", f"has {error}") from None
+        with found_in("metrics"):
+            found = named(name)
     except (ImportError, AttributeError, ValueError) as error:  # a ValueError where it is in no module
-        told = f"{name}, which cannot be imported ({error})"
         raise Unknown(
-            "metrics", f"has {told}: there are {', '.join(sorted(SHORT))}, or import paths"
+            "metrics",
+            f"has {name}, which cannot be imported ({error}): there are {', '.join(sorted(SHORT))}, or "
+            "import paths",
         ) from error
     if not callable(found) or (isinstance(found, type) and not of_torchmetrics):
-        raise BadCode("metrics", f"has {name}, {shown(found)}: it must be a function of scores and labels")
+        raise BadCode("metrics", f"has {name}, {shown(found)}", "it must be a function of scores and labels")
     if not of_torchmetrics:
         return Measure(name, found)
     takes = inspect.signature(found).parameters
@@ -168,7 +168,7 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
         for measure in tried:
             if measure.value(scores, labels) != measure.value(scores, labels):
                 raise BadCode(
-                    f"metric {measure.name}", "is not the same twice: it must go by scores and labels alone"
+                    f"metric {measure.name}", "is not the same twice", "it must go by scores and labels alone"
                 )
     few = np.resize(np.flatnonzero(fewest), 2 * classes)
     for measure in tried:

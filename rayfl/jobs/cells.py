@@ -120,9 +120,12 @@ def check_code(folders: Iterable[Path], several: Iterable[Settings], remove: boo
     for folder in folders:
         if other := changed(read_environment(folder).get("code", {}), there):
             if not remove:
-                told = f"was run with other code of your own: {', '.join(other)}"
-                remedy = "Restore it, let what it has made begin anew by --code changed"
-                raise Conflict(folder, f"{told}. {remedy}, or choose another --output")
+                raise Conflict(
+                    folder,
+                    f"was run with other code of your own: {', '.join(other)}",
+                    "Restore it, let what it has made begin anew by --code changed, or choose another "
+                    "--output",
+                )
             with held(folder):
                 shutil.rmtree(folder)
 
@@ -165,7 +168,7 @@ class Runner:
 
     Args:
         jobs: how many at once; None for as many as CPUs (or GPUs, where there are some) and memory allow.
-        told: called with a line about every cell that starts, ends or fails.
+        tell: called with a line about every cell that starts, ends or fails.
         shown: called regularly with the cells that run and those that wait.
         keep_checkpoints: whether finished cells keep their checkpoints.
     """
@@ -173,13 +176,13 @@ class Runner:
     def __init__(
         self,
         jobs: int | None,
-        told: Callable[[str], None],
+        tell: Callable[[str], None],
         shown: Callable[[Sequence[Job], Sequence[Job]], None],
         keep_checkpoints: bool = True,
     ) -> None:
         self.limit = jobs or automatic_jobs()
         self._watch_memory = jobs is None
-        self._told, self._shown = told, shown
+        self._tell, self._shown = tell, shown
         self._keep_checkpoints = keep_checkpoints
         self._running: list[Process] = []
         self._largest = 0
@@ -230,7 +233,7 @@ class Runner:
         if not lock(log.fileno()):
             log.close()
             outcome.elsewhere.append(job)
-            self._told(f"{job}: being run by another process")
+            self._tell(f"{job}: being run by another process")
             return
         if job.finished:  # by another process, in the meantime
             log.close()
@@ -252,19 +255,19 @@ class Runner:
         self._running.append(Process(job, process, log, slot))
         if self._asked:  # meanwhile, when the new process could not be told
             process.terminate()
-        self._told(f"{job}: started{resumed}")
+        self._tell(f"{job}: started{resumed}")
 
     def _end(self, running: Process, outcome: Outcome) -> None:
         running.log.close()
         job, code = running.job, running.process.returncode
         if job.finished:
             self._tidy(job)
-            self._told(f"{job}: finished")
+            self._tell(f"{job}: finished")
         elif self._asked:
-            self._told(f"{job}: stopped after {counted(len(job.seconds()), 'round')}")
+            self._tell(f"{job}: stopped after {counted(len(job.seconds()), 'round')}")
         else:
             outcome.failed[job] = why = _reason(job.log, code)
-            self._told(f"{job}: FAILED: {why} (all of it in {job.log})")
+            self._tell(f"{job}: FAILED: {why} (all of it in {job.log})")
 
     def _tidy(self, finished: Job) -> None:
         """Remove the checkpoints of a cell, unless another process goes on with it for more rounds."""
@@ -286,7 +289,7 @@ class Runner:
         self._asked.append(number)
         first = len(self._asked) == 1
         if first:
-            self._told("Stopping: running cells end their round; once more to stop at once.")
+            self._tell("Stopping: running cells end their round; once more to stop at once.")
         for running in self._running:
             running.process.send_signal(signal.SIGTERM if first else signal.SIGKILL)
 
@@ -329,9 +332,9 @@ def _reason(log: Path, code: int) -> str:
         hint = "; too little memory?" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line.removeprefix("rayfl: error: ") for line in lines[-3:] if line.startswith("rayfl: error: ")]
-    if told:
-        return told[-1]
+    said = [line.removeprefix("rayfl: error: ") for line in lines[-3:] if line.startswith("rayfl: error: ")]
+    if said:
+        return said[-1]
     return f"ended with code {code}: {lines[-1] if lines else 'no output'}"
 
 

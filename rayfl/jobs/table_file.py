@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rayfl import ROOT
-from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, found_in
 from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.folder import Cell
@@ -103,7 +103,7 @@ class Table:
         path = Path(path)
         content = read_mapping(path, "table file")
         check_kind(path, content, "table file")
-        try:
+        with found_in(path):
             file = read(_File, content)
             folder_name("table", file.table)
             columns = {key: _settings(f"columns.{key}", own) for key, own in _named(file, "columns").items()}
@@ -117,8 +117,6 @@ class Table:
             base, seeds = _settings("base", file.base), check_seeds(file.seeds)
             if (reference := str(file.reference)) not in (REFERENCE, *rows):
                 raise Unknown("reference", f"{reference!r} is no row{_hint(reference, rows)}")
-        except UserError as error:
-            raise error.within(path) from error
         return cls(
             path,
             str(file.table),
@@ -184,7 +182,7 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     if count is None:
         return tuple(seeds)
     if not 1 <= count <= MOST_SEEDS:
-        raise BadValue("--seeds", f"is {count}: it must be at least 1 and at most {MOST_SEEDS}")
+        raise BadValue("--seeds", f"is {count}", f"it must be at least 1 and at most {MOST_SEEDS}")
     others = (seed for seed in itertools.count() if seed not in seeds)
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
@@ -221,7 +219,7 @@ def folder_name(key: str, name: Any) -> str:
         name: the name.
     """
     if not (found := slug(str(name))):
-        raise BadValue(key, f"is {name!r}: it must have letters or digits, because it names a folder")
+        raise BadValue(key, f"is {name!r}", "it must have letters or digits, because it names a folder")
     if len(found.encode()) > LONGEST_NAME:
         raise BadValue(key, f"is {shown(name)}: it is too long to name a folder")
     return found
@@ -276,7 +274,7 @@ def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
     for method in sorted(missing):
         if method in known or method not in named:
             why = "rayfl has it" if method in known else "no row has it"
-            raise Conflict("missing", f"lists the method {method!r}, and {why}: remove it from the list")
+            raise Conflict("missing", f"lists the method {method!r}, and {why}", "remove it from the list")
     for method in sorted(named):
         if "." not in method and method not in known and method not in missing:
             hint = _hint(method, known)
@@ -291,7 +289,7 @@ def _settings(place: str, content: Any) -> Settings:
         raise BadValue(place, f"must map options to values, and is {shown(content)}")
     for option in content:
         if option in DECIDED:
-            raise Conflict(f"{place}.{option}", "is for the table to decide: leave it out")
+            raise Conflict(f"{place}.{option}", "is for the table to decide", "leave it out")
     return flattened(content)
 
 

@@ -216,8 +216,8 @@ class Method(Settings, ABC, place="method"):
             raise Conflict(
                 "net",
                 f"names {len(nets)}: {', '.join(nets)}, and {type(self).__name__} combines weights of the "
-                "clients' nets, so that all need the same. Give one net, or choose a method for different "
-                "ones",
+                "clients' nets, so that all need the same",
+                "Give one net, or choose a method for different ones",
             )
 
     def download(self, server: State) -> State:

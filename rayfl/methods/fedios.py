@@ -73,8 +73,8 @@ class FediOS(Method):
         if self.ortho_reg_on == "relu" and self.basis == "identity" and self.projections:
             raise Conflict(
                 "method.ortho_reg_on",
-                "is relu: it is zero with method.basis=identity, whose subspaces share no coordinate: choose "
-                "another basis, or ortho_reg_on=cos",
+                "is relu: it is zero with method.basis=identity, whose subspaces share no coordinate",
+                "choose another basis, or ortho_reg_on=cos",
             )
 
     @property
@@ -101,9 +101,8 @@ class FediOS(Method):
             raise Conflict(
                 "method.rank",
                 f"is {rank}: {clients} clients and the generic extractor need {clients + 1} orthogonal "
-                f"subspaces of that rank, {(clients + 1) * rank} dimensions, but the net's features have "
-                f"{d}: choose a smaller one, fewer clients, a net with more features, or "
-                "method.overflow=reuse",
+                f"subspaces of that rank, {(clients + 1) * rank} dimensions, but the net's features have {d}",
+                "choose a smaller one, fewer clients, a net with more features, or method.overflow=reuse",
             )
         if d // rank < 2:
             raise Conflict(

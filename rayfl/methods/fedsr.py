@@ -51,8 +51,8 @@ class FedSR(Method):
         if len(found) != 1:
             raise Conflict(
                 "net",
-                "has no extractor that ends in a Gaussian of features, and FedSR needs one: choose --net "
-                "FedSRAlexNet, or FedSRCNN for small images",
+                "has no extractor that ends in a Gaussian of features, and FedSR needs one",
+                "choose --net FedSRAlexNet, or FedSRCNN for small images",
             )
         self._gaussian = found
 

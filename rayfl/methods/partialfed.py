@@ -68,7 +68,7 @@ class PartialFed(Method):
             if odd:
                 raise Conflict(
                     "method.mode",
-                    f"is adaptive: it mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}. "
+                    f"is adaptive: it mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}",
                     "Choose another net, or another mode, such as no_bn",
                 )
 

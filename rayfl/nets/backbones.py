@@ -29,7 +29,7 @@ class Backbone(ImageArchitecture):
 
     def __post_init__(self) -> None:
         if self.pretrained and self.stem == "small":
-            raise Conflict("net", f"{self}: no pretrained weights fit the small stem: use the original")
+            raise Conflict("net", f"{self}: no pretrained weights fit the small stem", "use the original")
 
     @property
     def small(self) -> bool:
@@ -122,7 +122,7 @@ def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> No
         shape: channels, height and width of an image.
     """
     if shape[0] != 3:
-        raise Conflict("net", f"{name} takes 3 channels, the images have {shape[0]}: leave pretrained out")
+        raise Conflict("net", f"{name} takes 3 channels, the images have {shape[0]}", "leave pretrained out")
     path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
     if not path.is_file():
         raise Missing(

@@ -47,8 +47,8 @@ class ImageArchitecture(Architecture):
         if like.dim() != 4 or not like.is_floating_point():
             raise Conflict(
                 "net",
-                f"{self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
-                f"{_OTHERS}",
+                f"{self} takes images of (channels, height, width), and the data have {kind_of(like)}",
+                _OTHERS,
             )
 
 
@@ -64,12 +64,13 @@ class TokenArchitecture(Architecture):
             raise Conflict(
                 "net",
                 f"{self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_of(like)}: {_OTHERS}",
+                f"{kind_of(like)}",
+                _OTHERS,
             )
         known = self.vocabulary or classes
         if not like.is_meta and (largest := int(like.max())) >= known:
             raise Conflict(
                 "net",
-                f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}: set "
-                f"net.vocabulary, as with --net.vocabulary {largest + 1}",
+                f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}",
+                f"set net.vocabulary, as with --net.vocabulary {largest + 1}",
             )

@@ -134,7 +134,7 @@ class _Convolutional(ImageArchitecture):
 
     def __post_init__(self) -> None:
         if self.dw % 2 == 0:
-            raise BadValue("net.dw", f"is {self.dw}: it must be odd")
+            raise BadValue("net.dw", f"is {self.dw}", "it must be odd")
 
 
 class FDSEAlexNet(_Convolutional):

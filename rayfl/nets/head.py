@@ -48,7 +48,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     if linear.out_features != classes:
         raise Conflict(
             "net",
-            f"{name}: its last layer has {linear.out_features} outputs, and the data have {classes} classes. "
+            f"{name}: its last layer has {linear.out_features} outputs, and the data have {classes} classes",
             "Where the number of outputs is no argument `num_classes` of the class or function, write a "
             "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )

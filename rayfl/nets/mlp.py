@@ -27,8 +27,8 @@ class MLP(Architecture):
         if not like.is_floating_point():
             raise Conflict(
                 "net",
-                f"{self} takes numbers, and the data have {kind_of(like)}: choose a net for texts, such as "
-                "TokenMLP, or give numbers that are no ids as floats",
+                f"{self} takes numbers, and the data have {kind_of(like)}",
+                "choose a net for texts, such as TokenMLP, or give numbers that are no ids as floats",
             )
 
     def build(self, shape: Shape, classes: int) -> SplitNet:

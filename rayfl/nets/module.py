@@ -13,7 +13,7 @@ from typing import Any, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, out_of_memory
+from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, found_in, out_of_memory
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
@@ -70,9 +70,8 @@ class Module(Architecture):
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
-            function = named(path)
-        except UserError as error:
-            raise type(error)("net", f"is {error}") from None
+            with found_in("net"):
+                function = named(path)
         except (ImportError, AttributeError) as error:
             kind = Missing if isinstance(error, ImportError) else Unknown
             raise kind("net", f"{path}: {error}") from error
@@ -228,8 +227,8 @@ def _watch_addresses() -> None:
 
     def watch(event: str, _: tuple[Any, ...]) -> None:
         if event in ("socket.getaddrinfo", "socket.connect") and (net := getattr(_THREAD, "net", "")):
-            told = "reaches for the network where it is made, and rayfl downloads nothing: use files at hand"
-            raise BadCode("net", f"{net} {told}")
+            problem = f"{net} reaches for the network where it is made, and rayfl downloads nothing"
+            raise BadCode("net", problem, "use files at hand")
 
     sys.addaudithook(watch)
 

@@ -127,8 +127,8 @@ class ViT(ImageArchitecture):
         if height % patch or width % patch:
             raise Conflict(
                 "net",
-                f"{self} cuts images into patches of {patch}x{patch} pixels, and these have "
-                f"{height}x{width}: choose a patch that divides both sides, or another image_size",
+                f"{self} cuts images into patches of {patch}x{patch} pixels, and these have {height}x{width}",
+                "choose a patch that divides both sides, or another image_size",
             )
         size = patch**2 * channels
         layers: OrderedDict[str, nn.Module] = OrderedDict(

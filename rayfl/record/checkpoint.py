@@ -104,8 +104,11 @@ class Checkpoints:
         """Make a checkpoint the newest, and remove those that are no longer kept."""
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
-                remedy = "on several hosts the run folder must be on storage that all of them share"
-                raise Missing(self.folder / name, f"is not there: {remedy}")
+                raise Missing(
+                    self.folder / name,
+                    "is not there",
+                    "on several hosts the run folder must be on storage that all of them share",
+                )
         body = {"format": _FORMAT, **vars(manifest)}
         body["clients"] = {str(number): name for number, name in manifest.clients.items()}
         text = json.dumps({"sha256": _hash(_compact(body)), "manifest": body}, sort_keys=True, indent=1)
@@ -135,8 +138,9 @@ class Checkpoints:
             if key == "division":
                 place, are = "data", ", or their division among the clients, are not those"
             what = f"{are} in the checkpoint after {manifest.round} rounds in {self.folder}"
-            remedy = "go on with what the run was begun with, or start anew with another --output"
-            raise Conflict(place, f"{what}: {remedy}")
+            raise Conflict(
+                place, what, "go on with what the run was begun with, or start anew with another --output"
+            )
 
     @property
     def rounds(self) -> list[int]:
@@ -167,16 +171,22 @@ class Checkpoints:
                 for name in manifest.clients.values():
                     there.update(_clients_in(self._content(name)))
                 if missing := set(trained(manifest)) - there:
-                    told = f"is incomplete: client {min(missing)} has trained, and its state is in none of"
-                    raise Damaged(path, f"{told} the files that it names")
+                    raise Damaged(
+                        path,
+                        f"is incomplete: client {min(missing)} has trained, and its state is in none of the "
+                        "files that it names",
+                    )
                 return manifest, damage
             except Conflict:  # intact, and of another run or version of rayfl
                 raise
             except UserError as error:
                 damage.append(str(error))
         if damage:
-            remedy = "Restore the files from a copy, or start the run anew with another --output"
-            raise Damaged(self.folder, f"has no intact checkpoint: {'; '.join(damage)}. {remedy}")
+            raise Damaged(
+                self.folder,
+                f"has no intact checkpoint: {'; '.join(damage)}",
+                "Restore the files from a copy, or start the run anew with another --output",
+            )
         return None, []
 
     def after(self, round: int) -> Manifest:
@@ -195,8 +205,11 @@ class Checkpoints:
             tensors = {path: tensor.clone() for path, tensor in safetensors.torch.load(content).items()}
             return put_together(_structure_in(content), tensors)
         except (safetensors.SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-            remedy = "restore it from a copy, or start the run anew with another --output"
-            raise Damaged(self.folder / name, f"holds no state ({error}): {remedy}") from error
+            raise Damaged(
+                self.folder / name,
+                f"holds no state ({error})",
+                "restore it from a copy, or start the run anew with another --output",
+            ) from error
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first."""
@@ -258,9 +271,11 @@ def _read_manifest(path: Path) -> Manifest:
         if _hash(_compact(body)) != content["sha256"]:
             raise ValueError("its checksum differs")
         if body["format"] != _FORMAT:
-            told = f"has the format {body['format']!r:.20}, which this version of rayfl cannot read"
-            remedy = "go on with the version that wrote it, or start the run anew with another --output"
-            raise Conflict(path, f"{told}: {remedy}")
+            raise Conflict(
+                path,
+                f"has the format {body['format']!r:.20}, which this version of rayfl cannot read",
+                "go on with the version that wrote it, or start the run anew with another --output",
+            )
         manifest: Manifest = fit(Manifest, body)
         fit(dict[str, str], manifest.settings.get("code", {}))
         if manifest.round != _round_of(path):

@@ -81,18 +81,22 @@ def check_kind(path: Path, wanted: str) -> None:
     check_stays(path)
     found = kind_of(path)
     if found not in (None, wanted):
-        told = f"holds a {found}, and a {wanted} needs a folder of its own: choose another --output"
-        raise InUse(path, told)
+        raise InUse(
+            path, f"holds a {found}, and a {wanted} needs a folder of its own", "choose another --output"
+        )
     run = next((above for above in path.absolute().parents if kind_of(above) == "run"), None)
     if run is not None:
-        raise InUse(path, f"is inside the run folder {run}: choose another --output")
+        raise InUse(path, f"is inside the run folder {run}", "choose another --output")
 
 
 def check_stays(path: Path) -> None:
     """Refuse a folder in the copy of one that Ray makes for ``ray job submit --working-dir``, and deletes."""
     if "working_dir_files" in path.absolute().parts:
-        remedy = "give --output an absolute path on storage that all hosts share, such as /shared/runs/first"
-        raise BadValue(path, f"is in the copy of your folder that Ray makes for a job, and deletes: {remedy}")
+        raise BadValue(
+            path,
+            "is in the copy of your folder that Ray makes for a job, and deletes",
+            "give --output an absolute path on storage that all hosts share, such as /shared/runs/first",
+        )
 
 
 def check_is(path: Path, wanted: str, *files: str) -> None:
@@ -228,9 +232,11 @@ class RunFolder:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
         metrics = [line for line, _ in islice(checked_lines(self.path), round)]
         if len(metrics) < round:
-            told = f"has {len(metrics)} rounds, so the run cannot go on with round {round}"
-            remedy = "restore the file from a copy, or start anew with another --output"
-            raise Damaged(self.path / METRICS, f"{told}: {remedy}")
+            raise Damaged(
+                self.path / METRICS,
+                f"has {len(metrics)} rounds, so the run cannot go on with round {round}",
+                "restore the file from a copy, or start anew with another --output",
+            )
         engine = [line for line, each in complete_lines(self.path / ENGINE) if each.get("round", -1) < round]
         write_file(self.path / METRICS, b"".join(metrics))
         write_file(self.path / ENGINE, b"".join(engine))
@@ -309,10 +315,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return _read(folder / SUMMARY, Summary, "remove it, and the run goes on from its checkpoint")
 
 
-def _read(path: Path, schema: type, remedy: str) -> dict[str, Any]:
+def _read(path: Path, schema: type, advice: str) -> dict[str, Any]:
     if not path.exists():
         return {}
-    with reading(path, remedy):
+    with reading(path, advice):
         content: dict[str, Any] = read_json(path)
         fit(schema, content)
     return content

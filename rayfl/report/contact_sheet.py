@@ -35,7 +35,7 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
     checked("rows", rows, Annotated[int, at_least(1)])
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
-        raise BadData("data", "have no images, which a contact sheet shows: choose another data set")
+        raise BadData("data", "have no images, which a contact sheet shows", "choose another data set")
     if not len(dataset.indices(SPLITS.index(split))):
         raise BadData("data", f"have no {split} samples")
     shown = min(dataset.classes, _COLUMNS)

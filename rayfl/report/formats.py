@@ -171,7 +171,7 @@ ENDINGS = (".md", ".csv", ".json", ".html", ".tex")
 def check_ending(path: Path) -> None:
     """Refuse a file whose ending names no format."""
     if path.suffix not in ENDINGS:
-        raise BadValue(path, f"names no format of tables: its ending must be one of {', '.join(ENDINGS)}")
+        raise BadValue(path, "names no format of tables", f"its ending must be one of {', '.join(ENDINGS)}")
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,13 +67,13 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
         dpi: pixels per inch.
     """
     if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
-        raise BadValue(path, "does not say which kind of picture it is: add an ending, such as .png")
+        raise BadValue(path, "does not say which kind of picture it is", "add an ending, such as .png")
     try:
         with writing(path, "choose another place"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             _write(figure, path, dpi)
     except ValueError as error:
-        raise BadValue(path, "names no format of pictures: end it in .png, .pdf or .svg") from error
+        raise BadValue(path, "names no format of pictures", "end it in .png, .pdf or .svg") from error
 
 
 _FORMATS = {"text.usetex": False, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "rayfl"}

@@ -102,8 +102,12 @@ def compare_runs(
     for run in filled:
         runs.setdefault(cell_of(run)[:2], []).append(run)
     if not runs:
-        told = f"have no cell of {name}: run the table with `rayfl table`, or a cell of it with"
-        raise Missing("runs", f"{told} `rayfl run --config TABLE --row ROW --column COLUMN`")
+        raise Missing(
+            "runs",
+            f"have no cell of {name}",
+            "run the table with `rayfl table`, or a cell of it with `rayfl run --config TABLE --row ROW "
+            "--column COLUMN`",
+        )
     printed = printed_table(name)
     others = [row for row in printed.rows if row not in printed.figures] if printed else []
     names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
@@ -159,11 +163,11 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     if why := "; ".join(filter(None, (unlike(kept, cell_of) for kept, _ in known))):
         warnings.append(f"no mean, because {why} ({UNLIKE})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    told: dict[str, Callable[[RunRecords], object]] = {
+    facts: dict[str, Callable[[RunRecords], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
     }
-    for what, tells in told.items():
+    for what, tells in facts.items():
         if any(len({tells(cell[seed]) for seed in seeds} - {None}) > 1 for cell in cells):
             warnings.append(f"no mean, because its seeds have different {what}")
             return Entry(row, column, None, None, "", seeds, warnings=warnings)

@@ -204,5 +204,5 @@ def _drawn(look: Looks, draw: Callable[[Look], Picture]) -> Picture:
 def _listed(name: str, value: Sequence[str]) -> Sequence[str]:
     """Refuse a text in the place of a list, whose letters would be taken for names."""
     if isinstance(value, str):
-        raise BadValue(name, f'is "{value}": it must be a list, such as ["{value}"]')
+        raise BadValue(name, f'is "{value}"', f'it must be a list, such as ["{value}"]')
     return value

@@ -165,8 +165,11 @@ def chosen_value(run: RunRecords, panel: str) -> float:
     entry = view_summary(run)
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
-        told = f"has no round that its protocol {run.protocol} would choose"
-        raise Missing(run.folder, f"{told}: it has no scores on validation data; draw rounds instead")
+        raise Missing(
+            run.folder,
+            f"has no round that its protocol {run.protocol} would choose: it has no scores on validation "
+            "data; draw rounds instead",
+        )
     if panel == ALL:
         value = average(chosen, run.protocol.average)
     else:
@@ -254,8 +257,9 @@ def sweep_series(
     for group, name in zip(groups, short_labels(rest, keys, contents=not about_data(over))):
         value = group.config[over]
         if not isinstance(value, int | float) or isinstance(value, bool):
-            told = f"is {over}, which is {value!r} in {group.runs[0].folder}: a sweep is over numbers"
-            raise BadValue("over", told)
+            raise BadValue(
+                "over", f"is {over}, which is {value!r} in {group.runs[0].folder}: a sweep is over numbers"
+            )
         (series,) = series_of([group], views, by)
         lines.setdefault(name, []).append((value, series))
         rows.setdefault(name, set()).add(group.config.get("cell.row"))
@@ -312,7 +316,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
     if start and start >= highest:  # the axis would be upside down
-        raise BadValue("start", f"is {start}: it must be below the highest bar, {highest:.2f} %")
+        raise BadValue("start", f"is {start}", f"it must be below the highest bar, {highest:.2f} %")
     names = [_title(panel, look) for panel in panels]
     ax.set_xticks(range(len(panels)), names, **look.turned(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
@@ -333,7 +337,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
     for ax, (data, own) in zip(axes, sets.items()):
         domains = domains_of(own)
         if len(domains) < 3:
-            raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three: draw bars")
+            raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three", "draw bars")
         table = np.array([[np.mean(_chosen_values(s, domain)) for domain in domains] for s in own])
         best = np.nanmax(table, axis=0)
         shares = table / np.where(best > 0, best, 1)

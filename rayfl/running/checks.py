@@ -31,14 +31,14 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
-        raise Conflict("training.precision", "is tf32, which only GPUs have: choose float32 or bfloat16")
+        raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
     for setting, wanted in method.works_with.items():
         found = getattr(plan.training, setting)
         if not (found.linear if setting == "optimiser" else found == wanted):
             raise Conflict(
                 f"training.{setting}",
-                f"is {found}, and {type(method).__name__} works with {wanted} alone: choose "
-                f"--training.{setting} {wanted}, or another method",
+                f"is {found}, and {type(method).__name__} works with {wanted} alone",
+                f"choose --training.{setting} {wanted}, or another method",
             )
     own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
     for each in _and_wrapped(method) if own else ():
@@ -66,8 +66,8 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
         raise Conflict(
             "protocol",
-            f"{protocol} goes by validation accuracy, and the data have no validation split: set "
-            "data.val_fraction, for example to 0.1, or choose another protocol",
+            f"{protocol} goes by validation accuracy, and the data have no validation split",
+            "set data.val_fraction, for example to 0.1, or choose another protocol",
         )
     names = [str(net) for net in plan.nets]
     caution = method.caution(plan.training, data)
@@ -104,7 +104,7 @@ def _check_hooks(method: type[Method]) -> None:
     for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
             if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
-                raise BadCode(f"{cls.__name__}.{name}", "must be a property: write @property above it")
+                raise BadCode(f"{cls.__name__}.{name}", "must be a property", "write @property above it")
 
 
 def check_names(method: type) -> None:
@@ -143,8 +143,8 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
     if method.uses_validation:
         raise Conflict(
             f"client {without[0]}",
-            f"has no validation data {so_many}, and {name} goes by those of every client: set "
-            "data.val_fraction, for example to 0.1, or use fewer clients or another partition",
+            f"has no validation data {so_many}, and {name} goes by those of every client",
+            "set data.val_fraction, for example to 0.1, or use fewer clients or another partition",
         )
     return [
         f"{name} goes by validation data where a client has some, and by training data otherwise; client "
@@ -205,8 +205,8 @@ def _check_batches(
     if training.batch_size == 1:
         raise Conflict(
             "training.batch_size",
-            f"is 1, but {normed[0]} has BatchNorm, which needs at least 2 samples to a batch: use a larger "
-            "batch_size or a net without BatchNorm",
+            f"is 1, but {normed[0]} has BatchNorm, which needs at least 2 samples to a batch",
+            "use a larger batch_size or a net without BatchNorm",
         )
     of_normed = [(i, n) for i, n in enumerate(data.sizes) if of_all or nets[i % len(nets)].has_batch_norm]
     single = [i for i, n in of_normed if n == 1]

@@ -39,9 +39,11 @@ def check_device(path: Path, device: str) -> None:
     """
     before = flat(read_config(path)).get("engine.device", device)
     if before not in (device, "auto"):
-        told = f"has been run on {before}, and would go on on {device}, which has other last bits"
-        remedy = f"allow that by --engine.device {device}, or give the options with which it ran on {before}"
-        raise Conflict(path, f"{told}: {remedy}")
+        raise Conflict(
+            path,
+            f"has been run on {before}, and would go on on {device}, which has other last bits",
+            f"allow that by --engine.device {device}, or give the options with which it ran on {before}",
+        )
 
 
 Cohort = Callable[[int], list[int]]
@@ -69,16 +71,19 @@ def to_resume(
     recorded = manifest.settings.get("code", {}) if manifest else {}
     other = changed({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
     if other and not any_code:
-        told = f"was run with other code of your own: {', '.join(other)}. Restore it, allow it by"
-        raise Conflict(path, f"{told} --code changed, or start anew with another --output")
+        raise Conflict(
+            path,
+            f"was run with other code of your own: {', '.join(other)}",
+            "Restore it, allow it by --code changed, or start anew with another --output",
+        )
     if manifest and other:
         warn(f"{path} goes on with other code of your own than it had: {', '.join(other)}")
         recorded = {f"{n}{UNTIL}{manifest.round}" if n in other else n: recorded[n] for n in recorded}
     settings["code"] = {**recorded, **settings["code"]}
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
-        told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"
-        raise Conflict("rounds", told)
+        problem = f"is {rounds}, and {path} has completed {counted(done, 'round')}"
+        raise Conflict("rounds", problem, "give a larger --rounds")
     if manifest is None and done:
         warn(f"{path} has no checkpoint: {counted(done, 'round')} must be run again")
     if manifest:
@@ -98,17 +103,21 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Ma
     def trained(manifest: Manifest) -> set[int]:
         checkpoints.check_settings(manifest, settings)
         if len(rounds) < manifest.round:
-            told = f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}"
-            raise Damaged(path / METRICS, told)
+            raise Damaged(
+                path / METRICS,
+                f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}",
+            )
         return set[int]().union(*({*ids} - dropped for ids, dropped in rounds[: manifest.round]))
 
     manifest, damage = checkpoints.newest(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
     if manifest and cohort and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
-        told = f"chooses other clients for round {manifest.round - 1} than {path} has"
-        remedy = "it must not go by what a callback tells it; other code is allowed by --code changed"
-        raise BadCode("sampling", f"{told}: {remedy}")
+        raise BadCode(
+            "sampling",
+            f"chooses other clients for round {manifest.round - 1} than {path} has",
+            "it must not go by what a callback tells it; other code is allowed by --code changed",
+        )
     return manifest
 
 
@@ -129,7 +138,7 @@ def restored(
             if isinstance(lost, Gone):
                 begun = (path / CONFIG).is_file()
                 way = f"go on with --resume {path}" if begun else "start the run again"
-                raise Shortage(f"{lost}: {way}") from error
+                raise Shortage("", lost, way) from error
             manifest = newest(path, settings, cohort)
             tell_of(lost, manifest)
 

@@ -92,7 +92,7 @@ class FederationRun:
         """
         settings = self.settings
         if settings.output == "":  # as from a shell's variable that is not set; a path would be this folder
-            raise BadValue("output", "is empty: give a folder, or leave it out")
+            raise BadValue("output", "is empty", "give a folder, or leave it out")
         with ExitStack() as contexts:
             for each in (alone(), torch_defaults(), warnings_shown()):
                 contexts.enter_context(each)
@@ -322,8 +322,8 @@ class Rounds(Run):
             except Exception as error:  # which may be anything, should what the session runs on be gone
                 lost = loss_of(self.session, error, self.folder)
                 if isinstance(lost, Gone) and not self.asked.is_set():
-                    told = "The run stops with its last checkpoint intact: go on with --resume"
-                    raise Shortage(f"{lost}. {told} {self.path}") from error
+                    problem = f"{lost}. The run stops with its last checkpoint intact"
+                    raise Shortage("", problem, f"go on with --resume {self.path}") from error
                 manifest = newest(self.path, self.deciding, self.cohort)
                 start = manifest.round if manifest else 0
                 self.folder.truncate(start)

@@ -30,7 +30,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
     manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
     if manifest is None:
-        raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
+        raise Missing(folder, "has no checkpoint, so no models", "run it with checkpoint_every above 0")
     record = read_partition(Path(folder))
     without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
     found = _recorded(folder, record) if without else run.federated_data()
@@ -52,4 +52,4 @@ def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:
     try:
         return FederatedData.from_record(record)
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise Damaged(Path(folder) / PARTITION, f"is damaged ({error}): restore it or load data") from error
+        raise Damaged(Path(folder) / PARTITION, f"is damaged ({error})", "restore it or load data") from error

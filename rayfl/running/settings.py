@@ -16,7 +16,7 @@ from rayfl.callbacks.loggers import Name, check_loggers
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Plan
 from rayfl.engine.ray_engine import Ray
-from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError
+from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError, found_in
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.methods import FedBN, Method
@@ -126,15 +126,19 @@ class RunSettings(Settings, place=""):
 
     def __post_init__(self) -> None:
         if self.net == []:
-            raise BadValue("net", "is []: it must be a net, or a list of at least one")
+            raise BadValue("net", "is []", "it must be a net, or a list of at least one")
         if type(self.protocol) not in PROTOCOLS.values():
-            told = f"is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}"
-            raise BadValue("protocol", f"{told}, with options as you like, because reports know no others")
+            raise BadValue(
+                "protocol",
+                f"is a {type(self.protocol).__name__}",
+                f"it must be one of {', '.join(PROTOCOLS)}, with options as you like, because reports know "
+                "no others",
+            )
 
     def _repr_line_(self) -> dict[str, Any]:
         always = ("method", "data", "clients", "rounds", "engine")
-        told = {name: getattr(self, name) for name in always}
-        return {name: value for name, value in told.items() if value is not None} | changed(self)
+        main = {name: getattr(self, name) for name in always}
+        return {name: value for name, value in main.items() if value is not None} | changed(self)
 
     def federated_data(self) -> FederatedData:
         """Return the data, divided among the clients.
@@ -208,10 +212,12 @@ class RunSettings(Settings, place=""):
         self._check_recorded()
         check_loggers(self.loggers)
         if self.eval_clients is not None and self.protocol.point != "after_aggregation":
-            told = f"is {self.eval_clients:g}, which chooses who is scored after aggregation"
-            other = f"the protocol reports {self.protocol.point}, when all are scored"
-            remedy = "leave it out, or set protocol.point=after_aggregation"
-            raise Conflict("eval_clients", f"{told}, and {other}: {remedy}")
+            raise Conflict(
+                "eval_clients",
+                f"is {self.eval_clients:g}, which chooses who is scored after aggregation, and the protocol "
+                f"reports {self.protocol.point}, when all are scored",
+                "leave it out, or set protocol.point=after_aggregation",
+            )
         checks.check_names(type(self.sampling))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
@@ -225,16 +231,14 @@ class RunSettings(Settings, place=""):
 
     def _check_recorded(self) -> None:
         """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
-        try:
+        with found_in("config.yaml would not hold this federation"):
             found = read(RunSettings, flattened(parse_yaml(dump(self))))
             one, other = config_of(self), config_of(found)
             if repr(one) != repr(other):
                 name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
                 was, became = (shown(flat(each).get(name)) for each in (one, other))
                 advice = "give an object (CNNB(), not 'CNNB'), and let an __init__ keep what it is given"
-                raise BadCode(name, f"is {was}, and {became} after it has been read: {advice}")
-        except UserError as error:
-            raise error.within("config.yaml would not hold this federation") from error
+                raise BadCode(name, f"is {was}, and {became} after it has been read", advice)
 
     def evaluates(self, round: int) -> bool:
         """Return whether clients are scored after a round."""

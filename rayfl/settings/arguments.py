@@ -65,7 +65,7 @@ def checked(place: str, value: Any, kind: Any) -> Any:
     bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
     finite = "finite and " if bounds and "finite_number" in wrong else ""
     wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else expected(kind)
-    raise BadValue(place, f"is {shown(value)}: it must be {wanted}")
+    raise BadValue(place, f"is {shown(value)}", f"it must be {wanted}")
 
 
 @cache

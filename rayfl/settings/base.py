@@ -100,8 +100,8 @@ class Settings(Displayed):
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]
             cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # it sets what it is given
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
-            told = f"would be no new default, because {owner.__name__} has an __init__ of its own: give"
-            raise BadCode(f"{cls.__name__}.{hidden.pop()}", f"{told} {cls.__name__} one, too")
+            problem = f"would be no new default, because {owner.__name__} has an __init__ of its own"
+            raise BadCode(f"{cls.__name__}.{hidden.pop()}", problem, f"give {cls.__name__} one, too")
 
 
 def _annotations(cls: type) -> dict[str, Any]:

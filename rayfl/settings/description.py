@@ -137,15 +137,20 @@ def _plain(value: Any, where: str) -> Any:
         return {k: _plain(v, where) for k, v in value.items()}
     cls = type(value)
     if cls.__module__ == "builtins":
-        told = f"is {shown(value)}, which no configuration can hold: use numbers, texts or lists"
-        raise BadValue(where, told)
+        raise BadValue(
+            where, f"is {shown(value)}, which no configuration can hold", "use numbers, texts or lists"
+        )
     arguments = {}
     for name, kind in arguments_of(cls).items():  # type: ignore[arg-type]  # a class can be hashed
         if issubclass(cls, Settings) and name in cls._unrecorded:
             continue
         if not hasattr(value, name):
-            told = f"does not keep its argument {name!r}: write self.{name} = {name} in its __init__, so that"
-            raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
+            raise BadCode(
+                cls.__name__,
+                f"does not keep its argument {name!r}",
+                f"write self.{name} = {name} in its __init__, so that the run's configuration can be "
+                "recorded",
+            )
         path = f"{where}.{name}" if where else name
         arguments[name] = _plain(checked(path, getattr(value, name), kind), path)
     if is_dataclass(value) and not is_own(cls) and not isinstance(value, Settings):
@@ -170,4 +175,4 @@ def public_path(cls: type) -> str:
 def _check_text(text: str, where: str) -> None:
     """Refuse a text that no file can hold, or no path."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
-        raise BadValue(where, f"is {shown(text)}: it must be text in UTF-8 without the character NUL")
+        raise BadValue(where, f"is {shown(text)}", "it must be text in UTF-8 without the character NUL")

@@ -52,7 +52,7 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
             or settings exclude each other.
     """
     if not isinstance(settings, Mapping):
-        raise BadValue(place or cls.__name__, f"is {shown(settings)}: it must map options to values")
+        raise BadValue(place or cls.__name__, f"is {shown(settings)}", "it must map options to values")
     kinds, grouped = arguments_of(cls), _grouped(settings, place)  # type: ignore[arg-type]  # a class can be hashed
     for name in grouped:
         if name not in kinds:
@@ -63,10 +63,14 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
         if lacking := [name for name in needed if name not in found]:
             raise Missing(_below(place, lacking[0]), "is missing")
         found = checked_arguments(cls, found, place)
+    own = getattr(cls, "_place", place)
     try:
         return cls(**found)
     except UserError as error:
-        raise _moved(error, getattr(cls, "_place", place), place) from error.__cause__
+        if own == place or not error.place.startswith(own):
+            raise
+        there = place + error.place.removeprefix(own)  # ``method.of.mu``
+        raise error.within(place=there) from error.__cause__
 
 
 def _grouped(settings: Mapping[str, Any], place: str) -> dict[str, Flat]:
@@ -82,14 +86,6 @@ def _grouped(settings: Mapping[str, Any], place: str) -> dict[str, Flat]:
 
 def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
-
-
-def _moved(error: UserError, own: str, place: str) -> UserError:
-    """Return an error with the place at which its object stands here, as in ``method.of.mu``."""
-    if own != place and error.place.startswith(own):
-        there = place + error.place.removeprefix(own)
-        return type(error)(str(error).replace(error.place, there, 1)).at(there)
-    return error
 
 
 def _part(cls: type, name: str, kind: Any, given: Flat, place: str) -> Any:
@@ -130,16 +126,16 @@ def _part(cls: type, name: str, kind: Any, given: Flat, place: str) -> Any:
 def _opened(value: Mapping[Any, Any], given: Flat, place: str) -> tuple[Any, Flat]:
     """Return the class that a mapping names, if it does, and the options in it and beside it."""
     if not all(isinstance(key, str) for key in value):
-        raise BadValue(place, f"is {shown(value)}: it must map options to values")
+        raise BadValue(place, f"is {shown(value)}", "it must map options to values")
     if "class_path" not in value:
         return _ABSENT, {**value, **given}
     options = value.get("init_args", {})
     if not isinstance(options, Mapping):
-        raise BadValue(f"{place}.init_args", f"is {shown(options)}: it must map options to values")
+        raise BadValue(f"{place}.init_args", f"is {shown(options)}", "it must map options to values")
     if not isinstance(value["class_path"], str):
-        raise BadValue(f"{place}.class_path", f"is {shown(value['class_path'])}: it must name a class")
+        raise BadValue(f"{place}.class_path", f"is {shown(value['class_path'])}", "it must name a class")
     if beside := value.keys() - {"class_path", "init_args"}:
-        raise Conflict(place, f"has {sorted(beside)[0]} beside class_path: put it below init_args")
+        raise Conflict(place, f"has {sorted(beside)[0]} beside class_path", "put it below init_args")
     return value["class_path"], {**options, **given}
 
 
@@ -149,7 +145,7 @@ def _default_class(cls: type, name: str, base: type, place: str) -> type:
     if isinstance(default, base):
         return type(default)
     if inspect.isabstract(base):
-        raise BadValue(place, f"has options and no class. {_choices(base)}")
+        raise BadValue(place, "has options and no class", _choices(base))
     return base
 
 
@@ -170,11 +166,11 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
     if short.startswith("rayfl."):
         short = short.rpartition(".")[2]
     if not issubclass(base, Settings):
-        raise BadValue(place, f"is {shown(name)}: it must map options to values")
+        raise BadValue(place, f"is {shown(name)}", "it must map options to values")
     if short in own:
         return own[short]
     if name.startswith("rayfl.") and not also_text:
-        raise BadValue(place, f"is {name}, which is none that can be used. {_choices(base)}")
+        raise BadValue(place, f"is {name}, which is none that can be used", _choices(base))
     if "." not in name:
         raise Unknown(place, f"is {shown(name)}{did_you_mean(short, own)} {_choices(base)}")
     try:
@@ -193,11 +189,11 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
         raise BadValue(place, f"is {name}: {error}") from error
     if isinstance(found, type) and issubclass(found, base):
         if inspect.isabstract(found):
-            raise BadValue(place, f"is {name}, which is abstract. {_choices(base)}")
+            raise BadValue(place, f"is {name}, which is abstract", _choices(base))
         return found
     if also_text:
         return name
-    raise BadValue(place, f"is {name}: it must be a {base.__name__}. {_choices(base)}")
+    raise BadValue(place, f"is {name}", f"it must be a {base.__name__}. {_choices(base)}")
 
 
 def _choices(base: type) -> str:
@@ -360,10 +356,10 @@ def _group(name: str, value: Any, folder: Path) -> Mapping[Any, Any]:
     if isinstance(value, str) and value and not value.lstrip().startswith("{"):
         path = folder / Path(value).expanduser()
         if isinstance(value, Word) and not path.exists():
-            raise BadValue(name, f"is {value!r}: give a YAML file that is there, or single options")
+            raise BadValue(name, f"is {value!r}", "give a YAML file that is there, or single options")
         return read_mapping(path, f"file with options of {name}")
     if not isinstance(value, Mapping) or "class_path" in value or not all(isinstance(k, str) for k in value):
-        raise BadValue(name, f"is {shown(value)}: it must map options to values")
+        raise BadValue(name, f"is {shown(value)}", "it must map options to values")
     return value
 
 

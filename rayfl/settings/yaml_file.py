@@ -164,6 +164,9 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        told = f"is not a {what}: it must map names to values, as in 'rounds: 3', and holds a"
-        raise Damaged(path, f"{told} {type(content).__name__}")
+        raise Damaged(
+            path,
+            f"is not a {what}: it must map names to values, as in 'rounds: 3', and holds a "
+            f"{type(content).__name__}",
+        )
     return content

@@ -48,10 +48,10 @@ def exit_code(command: Callable[[], int | None]) -> int:
             if isinstance(lost, BrokenPipeError):
                 return 128 + signal.SIGPIPE
             return refuse(Shortage("standard output", f": {lost.strerror}"))
-        told, cause = _told(error)
-        if told is None:
+        fault, cause = _told(error)
+        if fault is None:
             raise  # more likely a mistake of ours
-        return refuse(told, cause)
+        return refuse(fault, cause)
 
 
 def _lost_output(raised: BaseException) -> OSError | None:
@@ -87,10 +87,10 @@ def refuse(error: UserError, cause: BaseException | None = None) -> int:
     """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
-        told = traceback.TracebackException.from_exception(cause)
-        own = [frame for frame in told.stack if is_own(frame.filename)]
-        told.stack = traceback.StackSummary.from_list(own or told.stack)
-        complain("".join(told.format()).rstrip())
+        trace = traceback.TracebackException.from_exception(cause)
+        own = [frame for frame in trace.stack if is_own(frame.filename)]
+        trace.stack = traceback.StackSummary.from_list(own or trace.stack)
+        complain("".join(trace.format()).rstrip())
     return 2
 
 

@@ -120,25 +120,25 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 @contextmanager
-def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterator[None]:
+def reading(path: str | Path, advice: str = "restore it from a copy") -> Iterator[None]:
     """Say in one line which file cannot be read, or holds something else than it should, and what to do.
 
     Args:
         path: the file that is read meanwhile.
-        remedy: what to do where its content is damaged.
+        advice: what to do where its content is damaged.
     """
     try:
         yield
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.strerror:  # of the system, not of a library that decodes
             raise Missing(path, f"cannot be read: {error.strerror}") from error
-        raise Damaged(path, f"is damaged ({error}): {remedy}") from error
+        raise Damaged(path, f"is damaged ({error})", advice) from error
 
 
 @contextmanager
-def decoding(path: str | Path, remedy: str) -> Iterator[None]:
+def decoding(path: str | Path, advice: str) -> Iterator[None]:
     """Do as :func:`reading` does around a library that decodes: a damaged file can make it raise anything."""
-    with reading(path, remedy):
+    with reading(path, advice):
         try:
             yield
         except (UserError, OSError, ValueError):
@@ -157,12 +157,12 @@ def entries(folder: str | Path) -> list[os.DirEntry[str]]:
 
 
 @contextmanager
-def writing(path: str | Path, remedy: str = ROOM) -> Iterator[None]:
+def writing(path: str | Path, advice: str = ROOM) -> Iterator[None]:
     """Say in one line which file cannot be written, and what to do."""
     try:
         yield
     except OSError as error:
-        raise Shortage(path, f"cannot be written: {error.strerror or error}; {remedy}") from error
+        raise Shortage(path, f"cannot be written: {error.strerror or error}", f"; {advice}") from error
 
 
 class Disk:
@@ -208,9 +208,9 @@ class Disk:
 disk = Disk()
 
 
-def write_file(path: Path, content: str | bytes, remedy: str = ROOM) -> None:
+def write_file(path: Path, content: str | bytes, advice: str = ROOM) -> None:
     """Write a whole file, whose folder is made if need be; see :func:`replaced`."""
-    with writing(path, remedy), replaced(path) as file:
+    with writing(path, advice), replaced(path) as file:
         disk.write(file, content.encode() if isinstance(content, str) else content)
         disk.sync(file)
 
@@ -295,7 +295,7 @@ def held(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not lock(descriptor):
-            raise InUse(folder, "is being run by another process: wait until it has ended, or stop it")
+            raise InUse(folder, "is being run by another process", "wait until it has ended, or stop it")
         yield
     finally:
         os.close(descriptor)

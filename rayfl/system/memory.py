@@ -37,13 +37,13 @@ def _groups() -> list[Path]:
     return [GROUP.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
 
-def check_memory(size: float, what: str, remedy: str) -> None:
+def check_memory(size: float, what: str, advice: str) -> None:
     """Refuse what would not fit: the system would let it begin, and end the process halfway.
 
     Args:
         size: bytes that are needed.
         what: what needs them, for the message.
-        remedy: what to do about it.
+        advice: what to do about it.
 
     Raises:
         Shortage: fewer bytes are free.
@@ -52,7 +52,7 @@ def check_memory(size: float, what: str, remedy: str) -> None:
 
     if size > (free := available_memory()):
         raise Shortage(
-            f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free: {remedy}"
+            "", f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free", advice
         )
 
 

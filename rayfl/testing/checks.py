@@ -228,8 +228,8 @@ def state_is_used(subject: _Subject) -> None:
     """What clients keep matters later."""
     run, forgetful, first = subject.run(SOME[:2]), subject.run(SOME[:2]), subject.start().worker
     keeps = bool(run.worker.states)
-    told = f"clients keep {'a' if keeps else 'no'} state, against `stateless` of the check"
-    _require(subject.intent.stateless in (None, not keeps), told)
+    problem = f"clients keep {'a' if keeps else 'no'} state, against `stateless` of the check"
+    _require(subject.intent.stateless in (None, not keeps), problem)
     if not keeps:
         return
     x = _images()
@@ -332,9 +332,9 @@ def personal_entries_stay(subject: _Subject) -> None:
             leaves = pytree.tree_leaves(payload, is_leaf=lambda x: isinstance(x, Params))
             travel = {n for leaf in leaves if isinstance(leaf, Params) for n in leaf}
             found = sorted(travel & kept)
-            told = f"{', '.join(found[:2])} of the net is personal, and travels in the {way}"
+            problem = f"{', '.join(found[:2])} of the net is personal, and travels in the {way}"
             meant = f"; if it should, under a key of its own, name it in the check: apart={found[:2]}"
-            _require(not found, told + (meant if found and found[0] not in method._shared else ""))
+            _require(not found, problem + (meant if found and found[0] not in method._shared else ""))
 
 
 def bytes_are_those_of_payloads(subject: _Subject) -> None:
@@ -413,9 +413,9 @@ def plain_sgd_with_one_client(subject: _Subject) -> None:
 def limits_hold(subject: _Subject) -> None:
     """With the options of each limit, the method equals the other one."""
     for options, other in subject.intent.limits:
-        told = ", ".join(f"{k}={v}" for k, v in options.items()) or "these options"
+        given = ", ".join(f"{k}={v}" for k, v in options.items()) or "these options"
         same = _score_alike(subject, options, other, SOME)
-        _require(same, f"with {told} it does not equal {type(other).__name__}")
+        _require(same, f"with {given} it does not equal {type(other).__name__}")
 
 
 def _score_alike(

@@ -203,8 +203,8 @@ class Client:
         if momentum and not optimiser.takes_momentum:
             raise Conflict(
                 "client.fit",
-                f"gets momentum={momentum!r}, and {optimiser} has no momentum: leave it out, or train with "
-                "--training.optimiser SGD",
+                f"gets momentum={momentum!r}, and {optimiser} has no momentum",
+                "leave it out, or train with --training.optimiser SGD",
             )
         if momentum is None:
             momentum = settings.momentum if optimiser.takes_momentum else 0.0

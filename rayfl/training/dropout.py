@@ -93,8 +93,8 @@ class Dropout(nn.Module):
             return x
         if p == 1:
             return x * 0
-        told = x.dim() if self.apart is None else self.apart
-        kept = keep((*x.shape[:told], *[1] * (x.dim() - told)), p)
+        apart = x.dim() if self.apart is None else self.apart
+        kept = keep((*x.shape[:apart], *[1] * (x.dim() - apart)), p)
         if self.alpha:
             scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
             return (torch.where(kept, x, _LOWEST) - p * _LOWEST) * scale

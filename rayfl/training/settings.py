@@ -64,7 +64,7 @@ class Training(Displayed):
     def __post_init__(self) -> None:
         vars(self).update(checked_arguments(Training, vars(self), "training"))
         if self.steps is not None and self.epochs != 1:
-            raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}: give one")
+            raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}", "give one")
         if self.momentum and not self.optimiser.takes_momentum:
             raise Conflict(
                 "training.momentum",

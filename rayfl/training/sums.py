@@ -317,8 +317,8 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
                 if vector[-1] < _LEAST_WEIGHT:
                     raise BadCode(
                         f"the weights {reduction.key!r}",
-                        f"of the mean of {key!r} add up to {vector[-1]:.1e} in this round: one of them must "
-                        "be above 0, and of a size about 1",
+                        f"of the mean of {key!r} add up to {vector[-1]:.1e} in this round",
+                        "one of them must be above 0, and of a size about 1",
                     )
                 result[key] = _unflat(whole.template, vector[:-1] / vector[-1], True)
             else:
@@ -373,8 +373,8 @@ def weighted_mean(
     if len(items) != len(numbers) or not usable:
         raise BadCode(
             "weighted_mean",
-            f": the weights of {len(items)} payloads are {shown(list(weights))}: they must be as many finite "
-            "numbers, 0 or more, and not all 0",
+            f": the weights of {len(items)} payloads are {shown(list(weights))}",
+            "they must be as many finite numbers, 0 or more, and not all 0",
         )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
@@ -436,7 +436,7 @@ def _same_structure(a: Any, b: Any) -> None:
         (kinds, spec), (others, other_spec) = a, b
         odd = [pair for pair in zip(kinds, others, strict=False) if pair[0] != pair[1]]
         what = f"{odd[0][0]} and {odd[0][1]}" if odd else f"{spec} and {other_spec}"
-        raise BadCode("the uploads", f"of clients differ in structure, among them {what}: use Gather()")
+        raise BadCode("the uploads", f"of clients differ in structure, among them {what}", "use Gather()")
 
 
 def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
@@ -470,8 +470,8 @@ def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
         if not mean and dtype not in _WIDE and not _holds(dtype, part):
             raise BadCode(
                 what,
-                f"in this round has numbers up to {part.abs().max():g}, too large for {dtype}: upload wider "
-                "ones, by t.long() or t.float()",
+                f"in this round has numbers up to {part.abs().max():g}, too large for {dtype}",
+                "upload wider ones, by t.long() or t.float()",
             )
         leaves.append(part.to(dtype, copy=True))
         start += size

@@ -74,7 +74,7 @@ def run(given: Any) -> int:
     """
     for name, value in (("samples", given.samples), ("at_once", given.at_once)):
         if value is not None and value < 1:
-            raise BadValue(f"--{name}", f"is {value}: it must be at least 1")
+            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
     changes = changes_of(given, "sweep")
     console = Terminal()
     resume = given.resume is not None
@@ -84,11 +84,11 @@ def run(given: Any) -> int:
     sweep.scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", markup=False, soft_wrap=True)
     trials = counted(space.count * len(space.seeds), "trial")
-    told = [f"{counted(space.count, 'point')}, {trials}, in {output}"]
+    lines = [f"{counted(space.count, 'point')}, {trials}, in {output}"]
     if given.list:
         space.examples()  # refuses points that cannot work
-        told += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
-    for line in told:
+        lines += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
+    for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     if given.list:
         return 0
@@ -106,7 +106,7 @@ def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find_file(given.space, "tune_spaces"))
     if given.samples is not None and not space.draws:
-        raise Conflict("--samples", f"has no effect, because {given.space} draws no values: leave it out")
+        raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     space.check()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from rayfl.errors import BadValue, Conflict, Missing, UserError
+from rayfl.errors import BadValue, Conflict, Missing, UserError, found_in
 from rayfl.evaluation.metrics import Metric
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
@@ -184,7 +184,7 @@ class Space:
         path = Path(path)
         content = read_mapping(path, "tune space")
         check_kind(path, content, "tune space")
-        try:
+        with found_in(path):
             made = {name: value for name, value in content.items() if value is not None}
             made |= {k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, Text)}
             made["seeds"] = check_seeds(made.get("seeds", (0,)))
@@ -204,8 +204,6 @@ class Space:
                 root=root and str(Path(root).absolute()),
             )
             space.check()
-        except UserError as error:
-            raise error.within(path) from error
         return space
 
     @classmethod
@@ -271,11 +269,14 @@ class Space:
     def check(self) -> None:
         """Refuse what does not go together, and a search of nothing."""
         if not self.search:
-            raise Missing("search", "is missing: a tune space must name what is searched")
+            raise Missing("search", "is missing", "a tune space must name what is searched")
         if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
-            told = f"has {self.count:,} points, with {len(self.seeds):,} seeds {planned:,} trials"
-            remedy = "search fewer values, or draw random points (samples)"
-            raise Conflict("search", f"{told}, more than {MOST_TRIALS:,}: {remedy}")
+            raise Conflict(
+                "search",
+                f"has {self.count:,} points, with {len(self.seeds):,} seeds {planned:,} trials, more than "
+                f"{MOST_TRIALS:,}",
+                "search fewer values, or draw random points (samples)",
+            )
         name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
         kind, chooses = ("searcher", self.searcher) if self.searcher else ("scheduler", name)
         if self.searcher is None and name == "none":
@@ -283,15 +284,18 @@ class Space:
         if not self.best:
             raise Conflict("best", f"is false, and {kind} {chooses} would choose between trials")
         if mixed := [d.key for d in dimensions if d.decides_score and d.drawn]:
-            told = f"{chooses} compares trials, and {mixed[0]} gives them different data"
-            raise Conflict(kind, f"{told}: list its values under grid_search, and each is searched by itself")
+            problem = f"{chooses} compares trials, and {mixed[0]} gives them different data"
+            raise Conflict(kind, problem, "list its values under grid_search, and each is searched by itself")
         if self.searcher and (grid := [d.key for d in dimensions if not d.drawn and not d.decides_score]):
-            remedy = f"make {grid[0]} a choice or a range, or leave the searcher out"
-            raise Conflict("searcher", f"{self.searcher} and a grid exclude each other: {remedy}")
+            raise Conflict(
+                "searcher",
+                f"{self.searcher} and a grid exclude each other",
+                f"make {grid[0]} a choice or a range, or leave the searcher out",
+            )
         if self.searcher and not all(any(d.drawn for d in search) for search in self.search):
-            raise Conflict("searcher", f"{self.searcher} has nothing to draw: give choices or ranges")
+            raise Conflict("searcher", f"{self.searcher} has nothing to draw", "give choices or ranges")
         if (self.searcher == "bohb") != (name == "bohb"):
-            raise Conflict("searcher", "bohb and scheduler bohb go together: give both or none")
+            raise Conflict("searcher", "bohb and scheduler bohb go together", "give both or none")
         if name in PAUSING and self.at_once is not None:
             raise Conflict("scheduler", f"{name} pauses trials, which at_once would count: leave at_once out")
 
@@ -335,7 +339,7 @@ class Space:
         for key, value in self.changes.items():
             if all(point.settings.get(key) != value for point in found.values()):
                 why = "what the tune space searches replaces it in every point"
-                raise Conflict(f"--{key}", f"has no effect, because {why}: leave it out")
+                raise Conflict(f"--{key}", f"has no effect, because {why}", "leave it out")
         return list(found.values())
 
     def point(self, config: Mapping[str, Any], strict: bool = True) -> Point:
@@ -451,22 +455,25 @@ def _dimension(key: str, content: Any) -> Dimension:
     if isinstance(content, list):
         content = {"grid_search": content}
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
-        told = f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
-        raise BadValue(f"search.{key}", told)
+        raise BadValue(
+            f"search.{key}", f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
+        )
     kind, what = next(iter(content.items()))
     if kind in ("grid_search", "choice"):
         return _listed(key, kind, what)
     wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
     if not isinstance(what, list) or len(what) != 2 + (kind == "quniform") or not all(map(_is_number, what)):
-        told = f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
-        raise BadValue(f"search.{key}", told)
+        raise BadValue(
+            f"search.{key}", f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
+        )
     low, high, *step = what
     if kind == "randint" and not all(type(x) is int and -(2**63) <= x < 2**63 for x in what):
         raise BadValue(f"search.{key}", ": the ends of randint must be whole numbers of at most 64 bits")
     if not low < high or (kind == "loguniform" and low <= 0):
         above = " above 0" if kind == "loguniform" else ""
-        told = f": {kind} is {what}: the lower end must lie{above} below the upper end"
-        raise BadValue(f"search.{key}", told)
+        raise BadValue(
+            f"search.{key}", f": {kind} is {what}", f"the lower end must lie{above} below the upper end"
+        )
     if step and not 0 < step[0] <= high - low:
         raise BadValue(f"search.{key}", f": {kind} is {what}: the step must be above 0 and within the range")
     return Dimension(key, kind, tuple(what))
@@ -478,7 +485,7 @@ def _check_decides(key: str, settings: Sequence[str]) -> None:
         if name in _DECIDED:
             raise Conflict(f"search.{key}", f"has {name!r}, which the sweep decides (seeds are in 'seeds')")
         if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
-            raise Conflict(f"search.{key}", f"has {name!r}, which changes no result: put it into base")
+            raise Conflict(f"search.{key}", f"has {name!r}, which changes no result", "put it into base")
 
 
 def _listed(key: str, kind: Kind, what: Any) -> Dimension:
@@ -487,8 +494,11 @@ def _listed(key: str, kind: Kind, what: Any) -> Dimension:
         _check_decides(key, [k for settings in bundles.values() for k in settings])
         return Dimension(key, kind, tuple(what), bundles)
     if not isinstance(what, list) or not what:
-        told = f": {kind} must be a list of values, or map names to settings, such as "
-        raise BadValue(f"search.{key}", told + "{code: {method.reg: code, method.lam: 0.5}}")
+        raise BadValue(
+            f"search.{key}",
+            f": {kind} must be a list of values, or map names to settings, such as {{code: {{method.reg: "
+            "code, method.lam: 0.5}}",
+        )
     if len({json.dumps(v, sort_keys=True) for v in what}) < len(what):
         raise BadValue(f"search.{key}", f": {kind} has a value twice")
     return Dimension(key, kind, tuple(what))

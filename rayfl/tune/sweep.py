@@ -27,7 +27,7 @@ from rich.console import Console
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.ray_engine import Share, share
-from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
+from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError, found_in
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
@@ -194,8 +194,8 @@ def _run(
     if complete:
         written = write_all(space.title, space.sweep, results, space.metric, best, space.seeds, output)
         return Swept(grids, results, best, failed, True, written)
-    told = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
-    console.print(f"{told}; go on with --resume {output}", soft_wrap=True, markup=False)
+    over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
+    console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
     if not forwarded:
         raise KeyboardInterrupt
     return Swept(grids, results, None, failed, False)
@@ -258,18 +258,14 @@ def check(space: Space, points: Sequence[Point]) -> None:
     for point in sorted(points, key=lambda point: of_data(point.settings)):
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
         if federation.eval_every == 0:
-            raise Conflict("eval_every", "is 0, so there is nothing to compare: set it to at least 1")
-        try:
+            raise Conflict("eval_every", "is 0, so there is nothing to compare", "set it to at least 1")
+        with found_in(f"the point {point.label} cannot work"):
             if data is None or of_data(point.settings) != about:
                 about, data = of_data(point.settings), federation.federated_data()
             federation.check(data)
-        except UserError as error:
-            raise error.within(f"the point {point.label} cannot work") from error
         if space.best and not data.counts("val").any():
-            remedy = "give some, for example with --data.val_fraction 0.1"
-            raise Conflict(
-                "best", f"goes by validation data, and the data have no validation split: {remedy}"
-            )
+            problem = "goes by validation data, and the data have no validation split"
+            raise Conflict("best", problem, "give some, for example with --data.val_fraction 0.1")
 
 
 # ---- schedulers and searchers
@@ -284,7 +280,7 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
     """
     name, given = asked["name"], {key: value for key, value in asked.items() if key != "name"}
     if name not in SCHEDULERS:
-        raise BadValue("scheduler", f"is {name!r}: it must be one of {', '.join(SCHEDULERS)}")
+        raise BadValue("scheduler", f"is {name!r}", f"it must be one of {', '.join(SCHEDULERS)}")
     made = getattr(schedulers, SCHEDULERS[name])
     known = arguments_of(made)
     for key, value in given.items():
@@ -322,8 +318,8 @@ def searcher_of(space: Space, at_once: int, path: Path) -> Any:
     try:
         made = create_searcher(space.searcher, metric="score", mode=space.mode, **seed)
     except (ImportError, AssertionError) as error:
-        told = f"{space.searcher} needs a package that is not installed: pip install"
-        raise Missing("searcher", f"{told} {PACKAGES[space.searcher]}") from error
+        problem = f"{space.searcher} needs a package that is not installed"
+        raise Missing("searcher", problem, f"pip install {PACKAGES[space.searcher]}") from error
     if len(space.seeds) > 1:
         made = Repeater(made, len(space.seeds), set_index=False)
     return Replayed(made, space, path)
@@ -361,9 +357,12 @@ class Replayed(Searcher):
             elif _plain(self.searcher.suggest(str(len(self._drawn)))) == line["point"]:
                 self._drawn.append(line["point"])
             else:
-                told = f"{self._space.searcher} draws other points than in {self._path}"
-                remedy = "install that of before, or start the sweep anew"
-                raise Conflict("searcher", f"{told}, as another version of its package may: {remedy}")
+                raise Conflict(
+                    "searcher",
+                    f"{self._space.searcher} draws other points than in {self._path}, as another version of "
+                    "its package may",
+                    "install that of before, or start the sweep anew",
+                )
         return bool(done)
 
     def suggest(self, trial_id: str) -> Any:

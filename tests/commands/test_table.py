@@ -338,7 +338,7 @@ def test_a_cell_that_failed_in_its_first_round_may_be_corrected(tmp_path, capsys
 
 def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):
     def run(self: Runner, jobs: list[Job]) -> Outcome:
-        self._told("a line")
+        self._tell("a line")
         self._shown(jobs[:1], jobs[1:])
         return Outcome(failed={jobs[0]: "no room"}, elsewhere=[jobs[1]])
 

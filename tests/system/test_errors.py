@@ -160,11 +160,14 @@ def test_a_folder_of_data_that_is_closed(
 
 
 def test_an_error_keeps_kind_and_place_between_processes() -> None:
-    error = pickle.loads(pickle.dumps(BadValue("training.lr", "is 0: it must be above 0")))
+    made = BadValue("training.lr", "is 0", "it must be above 0").within("a.yaml")
+    error = pickle.loads(pickle.dumps(made))
     assert type(error) is BadValue
-    assert error.place == "training.lr"
-    assert str(error) == "training.lr is 0: it must be above 0"
-    assert str(Damaged("a.yaml", ": no YAML")) == "a.yaml: no YAML"
+    assert (error.place, error.problem) == ("training.lr", "is 0")
+    assert (error.remedy, error.context) == ("it must be above 0", "a.yaml")
+    assert str(error) == "a.yaml: training.lr is 0: it must be above 0"
+    assert str(Damaged("a.yaml", ": no YAML", "Restore it")) == "a.yaml: no YAML. Restore it"
+    assert str(Damaged("a.yaml", "is cut", "; mend it")) == "a.yaml is cut; mend it"
     assert BadValue("nothing").place == ""
     assert BadValue("--rounds", "is 0").place == "rounds"
 
@@ -173,3 +176,22 @@ def test_an_error_that_is_found_in_something_keeps_kind_and_place() -> None:
     error = BadValue("training.lr", "is 0").within("a.yaml")
     assert (type(error), error.place, str(error)) == (BadValue, "training.lr", "a.yaml: training.lr is 0")
     assert Damaged("no YAML").within("a.yaml").place == "a.yaml"
+    outer = error.within("the sweep")
+    assert (outer.place, str(outer)) == ("training.lr", "the sweep: a.yaml: training.lr is 0")
+    assert str(error) == "a.yaml: training.lr is 0"
+    moved = BadValue("method.mu", "is 0").within(place="method.of.mu")
+    assert (moved.place, str(moved)) == ("method.of.mu", "method.of.mu is 0")
+    other = Missing("net", "is gone").within("method.meme", "method.meme")
+    assert (other.place, str(other)) == ("method.meme", "method.meme: net is gone")
+
+
+class Own(UserError):
+    """With a constructor of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("net", f"is {name}")
+
+
+def test_an_error_of_the_users_own_travels_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(Own("odd"))).within("a.yaml")
+    assert (type(error), str(error)) == (Own, "a.yaml: net is odd")

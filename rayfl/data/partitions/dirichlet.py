@@ -57,8 +57,8 @@ class Dirichlet(Partition):
                 return self._clients_data(dataset, cells, cuts)
         raise BadData(
             "data.partition",
-            f": {what} was drawn at least {REDRAWS} times without success: use fewer clients, a larger alpha "
-            "or a smaller min_samples, with 0 for clients that have none",
+            f": {what} was drawn at least {REDRAWS} times without success",
+            "use fewer clients, a larger alpha or a smaller min_samples, with 0 for clients that have none",
         )
 
     def _search(

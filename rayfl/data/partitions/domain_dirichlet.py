@@ -57,8 +57,8 @@ class DomainDirichlet(Partition):
             for name in getattr(self, option) or ():
                 if name not in dataset.domain_names:
                     known = ", ".join(dataset.domain_names)
-                    told = f"names the domain {name!r}, and the data set has only {known}"
-                    raise Unknown(f"data.partition.{option}", told)
+                    problem = f"names the domain {name!r}, and the data set has only {known}"
+                    raise Unknown(f"data.partition.{option}", problem)
         most = len(dataset.domain_names) * self.parts
         if clients > most:
             raise Conflict(
@@ -107,9 +107,9 @@ class DomainDirichlet(Partition):
                     return found[0]
         raise BadData(
             "data.partition",
-            f": DomainDirichlet: domain {name} cannot be divided at random (or not in "
-            f"{_BATCH * _BATCHES:,} tries) so that each of {self.parts} parts has {self.min_cell} training "
-            "samples of every class: use a larger alpha, fewer parts, a smaller min_cell or more samples",
+            f": DomainDirichlet: domain {name} cannot be divided at random (or not in {_BATCH * _BATCHES:,} "
+            f"tries) so that each of {self.parts} parts has {self.min_cell} training samples of every class",
+            "use a larger alpha, fewer parts, a smaller min_cell or more samples",
         )
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -160,8 +160,8 @@ def _in_proportion(
         raise BadData(
             "data.partition",
             f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, and so "
-            "none in the proportions of the training split: use fewer clients or name the domain in "
-            "whole_test",
+            "none in the proportions of the training split",
+            "use fewer clients or name the domain in whole_test",
         )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return joined([cell[:n] for cell, n in zip(cells, keep)])

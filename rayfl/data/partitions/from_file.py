@@ -69,8 +69,8 @@ class FromFile(Partition):
             raise Conflict(
                 path,
                 f"divides other data: it was written for {shown(dataset.get('name'))} with the digest "
-                f"{shown(dataset['sha256'])}, and these have {contents['sha256']}: use those, or take "
-                "'dataset' out of it",
+                f"{shown(dataset['sha256'])}, and these have {contents['sha256']}",
+                "use those, or take 'dataset' out of it",
             )
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
@@ -80,8 +80,9 @@ class FromFile(Partition):
         with decoding(path, _MEND):  # an index of FLGo's may be too large
             lists = _of_flgo(content, dataset) if of_flgo else content.clients
             if len(lists) != clients:
-                told = f"has {len(lists)} clients, not {clients}: use so many (--clients {len(lists)})"
-                raise Conflict(path, told)
+                raise Conflict(
+                    path, f"has {len(lists)} clients, not {clients}", f"use so many (--clients {len(lists)})"
+                )
             listed = [{split: np.array(each.get(split, []), np.int64) for split in SPLITS} for each in lists]
             check_disjoint([indices for each in listed for indices in each.values()], len(dataset))
         if of_flgo:

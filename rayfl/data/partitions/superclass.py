@@ -50,6 +50,6 @@ class Superclass(Partition):
         members = [np.unique(dataset.subclasses[dataset.labels == s]) for s in range(dataset.classes)]
         count = len(members[0])
         if clients % count:
-            told = f"is {clients}, which cannot share {count} subclasses evenly: use a multiple of that"
-            raise Conflict("clients", told)
+            problem = f"is {clients}, which cannot share {count} subclasses evenly"
+            raise Conflict("clients", problem, "use a multiple of that")
         return np.stack(members)

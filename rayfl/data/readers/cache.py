@@ -136,8 +136,8 @@ def cached(
     if found is not None:
         return found
     decoded = decode()
-    remedy = "let RAYFL_CACHE or the option cache name a folder that has room, or use smaller images"
-    check_memory(math.prod(decoded.shape), f"{name}: decoded images", remedy)
+    advice = "let RAYFL_CACHE or the option cache name a folder that has room, or use smaller images"
+    check_memory(math.prod(decoded.shape), f"{name}: decoded images", advice)
     return np.concatenate(list(_shown(decoded, name))), dict(decoded.arrays)
 
 

@@ -93,8 +93,11 @@ def check_decoded(path: Path, size: int) -> None:
         size: bytes of what it decodes to.
     """
     if size > max(UNPACKED, _EXPANSION * path.stat().st_size):
-        told = f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do"
-        raise Damaged(path, f"{told}: if they are right, give them as .npy files")
+        raise Damaged(
+            path,
+            f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do: if "
+            "they are right, give them as .npy files",
+        )
     check_memory(size, f"the content of {path}", "use fewer samples")
 
 
@@ -154,17 +157,17 @@ class FileData(Data):
             )
         return Path(self.root).expanduser()
 
-    def missing(self, what: str, place: object, remedy: str = "Set root to the right folder") -> UserError:
+    def missing(self, what: str, place: object, advice: str = "Set root to the right folder") -> UserError:
         """Return what to say of files that are not there.
 
         Args:
             what: such as "the file train".
             place: where it was looked for.
-            remedy: what to do; where one gets the files is added.
+            advice: what to do; where one gets the files is added.
         """
         source = f", or get it from {self.source}" if self.source else ""
         name = type(self).__name__
-        return Missing(place, f": {what} is missing there, and {name} needs it. {remedy}{source}")
+        return Missing(place, f": {what} is missing there, and {name} needs it", f"{advice}{source}")
 
 
 class Published(FileData):
@@ -208,7 +211,7 @@ class Published(FileData):
     def check(self, path: Path, md5: str) -> None:
         """Check that a file is there and, with `verify`, that it is the published one."""
         if not is_there(path):
-            remedy = "Set root to the right folder, use download=True (--data.download true) to fetch it"
-            raise self.missing(f"the file {path.name}", path, remedy)
+            advice = "Set root to the right folder, use download=True (--data.download true) to fetch it"
+            raise self.missing(f"the file {path.name}", path, advice)
         if self.verify:
             check_sum(path, md5)

@@ -54,8 +54,8 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
     Returns:
         uint8 [3, H, W].
     """
-    remedy = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    with decoding(path, remedy), open_file(path) as file, open_image(path, file) as image:
+    advice = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+    with decoding(path, advice), open_file(path) as file, open_image(path, file) as image:
         grey = grey_unless_rgb and len(image.getbands()) != 3
         rgb = (image.convert("L") if grey else image).convert("RGB")
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)

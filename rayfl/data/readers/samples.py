@@ -94,14 +94,14 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     origins = {TRAIN: train} | ({VAL: val} if val else {}) | ({TEST: test} if test else {})
     parts = [*origins.values()]
     what = [f"{name}: the {_PARTS[origin]} samples" for origin in origins]
-    inputs = [_inputs(told, part.x) for told, part in zip(what, parts)]
+    inputs = [_inputs(which, part.x) for which, part in zip(what, parts)]
     sizes = [len(x) for x in inputs]
     own = [*train.y.names] if isinstance(train.y, NamedLabels) else []
     names = form.class_names or own  # for people; parts know the classes by those of the training samples
     known = [*own, *names[len(own) :]][: len(names)]
-    labels = [_labels(told, part.y, size, known) for told, part, size in zip(what, parts, sizes)]
+    labels = [_labels(which, part.y, size, known) for which, part, size in zip(what, parts, sizes)]
     if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
-        raise BadData(name, f": one sample is {', and another '.join(kinds)}: use one form")
+        raise BadData(name, f": one sample is {', and another '.join(kinds)}", "use one form")
     classes, class_names, remarks = classes_of(name, labels, known)
     users, user_names = _groups(name, "users", parts, sizes)
     domains, domain_names = _groups(name, "domains", parts, sizes)
@@ -186,7 +186,7 @@ def _inputs(what: str, given: Any) -> np.ndarray:
             "or whole numbers (token ids) [N, ...]",
         )
     if not x.size:
-        raise BadData(what, f"have an empty x, {list(x.shape)}: give at least one sample")
+        raise BadData(what, f"have an empty x, {list(x.shape)}", "give at least one sample")
     if images:
         return x
     if x.dtype.kind == "f":
@@ -194,7 +194,7 @@ def _inputs(what: str, given: Any) -> np.ndarray:
             x = x.astype(np.float32, copy=False)
         if (first := not_finite(x)) is not None:
             raise BadData(
-                what, f"have NaN or infinity in x, first in sample {first} (from 0): leave such samples out"
+                what, f"have NaN or infinity in x, first in sample {first} (from 0)", "leave such samples out"
             )
         return x
     if x.min() < 0 or x.max() >= _IDS:
@@ -213,9 +213,9 @@ def _labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarr
         found = shown(given) if y is None else f"{y.dtype} {list(y.shape)}"
         raise BadData(what, f"have y of {found}, not whole numbers or texts [N]: rayfl has no regression")
     if len(y) != count:
-        raise BadData(what, f"are {count} in x and {len(y)} in y: x and y must have the same number")
+        raise BadData(what, f"are {count} in x and {len(y)} in y", "x and y must have the same number")
     if y.dtype.kind == "u" and y.max(initial=0) >= 2**63:
-        raise BadData(what, f"have a label {y.max()}: labels must be below 2**63")
+        raise BadData(what, f"have a label {y.max()}", "labels must be below 2**63")
     y = y.astype(np.int64) if y.dtype.kind in "iu" else y
     if y.dtype.kind == "U" or [*own] == [*known]:
         return y
@@ -248,8 +248,8 @@ def classes_of(
             remarks = [f"the labels are names of classes, {len(own)} in this order: {order}"]
     classes = [np.array([places.get(value, -1) for value in values.tolist()]) for values in found]
     if odd := [value for values, where in zip(found, classes) for value in values[where < 0]]:
-        told = f": a label is {odd[-1]}, and the classes of the training samples are {', '.join(own[:10])}"
-        raise BadData(name, f"{told}: leave such samples out, or name classes alike in all parts")
+        problem = f": a label is {odd[-1]}, and the classes of the training samples are {', '.join(own[:10])}"
+        raise BadData(name, problem, "leave such samples out, or name classes alike in all parts")
     return np.concatenate([where[number] for where, number in zip(classes, numbers)]), own, remarks
 
 
@@ -263,7 +263,8 @@ def _groups(
     arrays = [array for values in given if (array := _listed(values)) is not None]
     fine = all(array.ndim == 1 and array.dtype.kind in "iuU" for array in arrays)
     if not fine or [*map(len, arrays)] != sizes:
-        told = f": {field} must be whole numbers or texts [N], as many as there are samples in every part"
-        raise BadData(name, told)
+        raise BadData(
+            name, f": {field} must be whole numbers or texts [N], as many as there are samples in every part"
+        )
     found, numbers = np.unique(np.concatenate(arrays), return_inverse=True)
     return numbers.astype(np.int64), tuple(map(str, found))

@@ -31,10 +31,8 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
         return found
     with open_file(path) as file:
         if path.suffix.lower() != ".npz" and not zipfile.is_zipfile(file):
-            told = (
-                "is no file that rayfl reads: write the arrays into .npz, a folder of .npy files or .parquet"
-            )
-            raise BadData(path, told)
+            problem = "is no file that rayfl reads"
+            raise BadData(path, problem, "write the arrays into .npz, a folder of .npy files or .parquet")
         archive: Any = np.lib.npyio.NpzFile(file, allow_pickle=False)
         if missing := [name for name in wanted if name not in archive.files]:
             known = ", ".join(sorted(archive.files)[:10])
@@ -107,8 +105,7 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
 
     if values.null_count:
         raise BadData(
-            path,
-            f": column {name!r} has {values.null_count} empty entries: leave out or fill in such rows",
+            path, f": column {name!r} has {values.null_count} empty entries", "leave out or fill in such rows"
         )
     held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_string(held) or pa.types.is_large_string(held):
@@ -127,8 +124,7 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
         inside = whole.flatten()
         lengths = np.unique(whole.value_lengths().to_numpy(zero_copy_only=False))
         if len(lengths) > 1 or inside.null_count:
-            told = f": column {name!r} has lists of different lengths, or with empty entries"
-            raise BadData(path, told)
+            raise BadData(path, f": column {name!r} has lists of different lengths, or with empty entries")
         return inside.to_numpy(zero_copy_only=False).reshape(len(whole), lengths[0] if len(lengths) else 0)
     raise BadData(path, f": column {name!r} holds {held}: rayfl reads numbers, texts and lists of numbers")
 

@@ -70,7 +70,7 @@ class DigitsFive(FileData):
         chosen = [name for name in _DOMAINS if names is None or plain(name) in names]
         if not chosen or (names is not None and len(names) != len(chosen)):
             raise BadValue(
-                "data.domains", f"is {self.domains}: it must be some of {', '.join(_DOMAINS)}, each once"
+                "data.domains", f"is {self.domains}", f"it must be some of {', '.join(_DOMAINS)}, each once"
             )
         if names is not None:
             vars(self)["domains"] = chosen
@@ -149,12 +149,12 @@ class DigitsFive(FileData):
                     return _Files(layout, root / place, files)
                 if len(missing) < len(files) and begun is None:
                     begun = missing[0]
-        remedy = "Set root to the right folder, leave the domain out (--data.domains)"
-        remedy += f", or get it from {layouts[-1].source}"
+        advice = "Set root to the right folder, leave the domain out (--data.domains)"
+        advice += f", or get it from {layouts[-1].source}"
         if begun is not None:
-            raise self.missing(f"the file {begun.name} of domain {name}", begun, remedy)
+            raise self.missing(f"the file {begun.name} of domain {name}", begun, advice)
         places = [f"{root / layout.places[0] / layout.files[0]} ({layout.what})" for layout in layouts]
-        raise self.missing(f"domain {name}", " and ".join(places), remedy)
+        raise self.missing(f"domain {name}", " and ".join(places), advice)
 
     def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
         """Read, divide and cut all domains; the images are scaled as they are written."""

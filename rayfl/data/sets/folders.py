@@ -128,8 +128,8 @@ class DomainFolders(FileData):
             if n != self.published.get(name, n):
                 raise Damaged(
                     found.root,
-                    f"has {n} images of domain {name}, and {self.published[name]} were published: complete "
-                    "the folder, or use it as it is with verify=False (--data.verify false)",
+                    f"has {n} images of domain {name}, and {self.published[name]} were published",
+                    "complete the folder, or use it as it is with verify=False (--data.verify false)",
                 )
 
     def _decode(self, found: Found) -> Decoded:
@@ -365,7 +365,7 @@ def _texts(parent: Path, names: list[str]) -> list[str]:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise BadData(parent, f"holds {name!a}, whose name is no text in UTF-8: rename it") from None
+            raise BadData(parent, f"holds {name!a}, whose name is no text in UTF-8", "rename it") from None
     return names
 
 

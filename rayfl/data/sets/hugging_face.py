@@ -65,7 +65,7 @@ class HuggingFaceData(SampleData):
         try:
             from datasets import load_from_disk  # a folder of that name has no such function
         except ImportError:
-            raise Missing("data", ": HuggingFaceData needs datasets: pip install 'rayfl[hf]'") from None
+            raise Missing("data", ": HuggingFaceData needs datasets", "pip install 'rayfl[hf]'") from None
         folder = Path(self.root).expanduser().absolute()
         with decoding(folder, _MEND):
             size = 0
@@ -96,7 +96,7 @@ class HuggingFaceData(SampleData):
                 raise Unknown(self.root, f"has no split {split!r}, only {', '.join(found)}")
             found = found[split]
         elif split in (self.test, self.val):
-            raise Unknown(self.root, f"has no splits, so no {split!r}: leave out test and val")
+            raise Unknown(self.root, f"has no splits, so no {split!r}", "leave out test and val")
         table = found.with_format("arrow")[:]
         wanted = [self.x, self.y, self.users, self.domains]
         if missing := [name for name in wanted if name is not None and name not in table.column_names]:

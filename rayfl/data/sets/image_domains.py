@@ -99,8 +99,8 @@ class _Protocols(DomainFolders):
         paths = [(d, found.root / f"{d}_{part}.{ending}") for d in found.domain_names for part in parts]
         missing = [path for _, path in paths if not path.is_file()]
         if missing == [path for _, path in paths]:
-            told = "%s: the lists (%s and so on) are not in %s, so %s"
-            log.warning(told, type(self).__name__, missing[0].name, found.root, otherwise)
+            line = "%s: the lists (%s and so on) are not in %s, so %s"
+            log.warning(line, type(self).__name__, missing[0].name, found.root, otherwise)
             return None
         if missing:
             raise self.missing(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)

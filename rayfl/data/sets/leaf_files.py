@@ -61,7 +61,7 @@ class LEAFFiles(Data):
         kinds = {(x.dtype.name, x.shape[1:]) for part in (train, test) for x, _ in part.values()}
         if len(kinds) > 1:
             what = " and ".join(f"{kind} of the shape {list(shape)}" for kind, shape in sorted(kinds)[:2])
-            raise BadData(folder, f"has samples of several kinds, such as {what}: they must be alike")
+            raise BadData(folder, f"has samples of several kinds, such as {what}", "they must be alike")
         samples = []
         for part in (train, test):
             x, y = (np.concatenate(arrays) for arrays in zip(*part.values()))
@@ -75,7 +75,7 @@ class LEAFFiles(Data):
         with reading(folder):
             files = [Path(entry) for entry in entries(folder) if entry.name.endswith(".json")]
         if not files:
-            raise Missing(folder, "has no files of LEAF (*.json): set root to the folder that holds it")
+            raise Missing(folder, "has no files of LEAF (*.json)", "set root to the folder that holds it")
         samples = {}
         for path in files:
             with decoding(path, _MEND):
@@ -87,7 +87,7 @@ class LEAFFiles(Data):
                     if given["x"]:
                         samples[user] = self._samples(f"{path}: user {shown(user)}", given["x"], given["y"])
         if not samples:
-            raise BadData(folder, "has no samples: use a smaller sampling in LEAF's preprocess.sh")
+            raise BadData(folder, "has no samples", "use a smaller sampling in LEAF's preprocess.sh")
         return samples
 
     def _samples(self, who: str, inputs: list[Any], labels: list[Any]) -> tuple[np.ndarray, np.ndarray]:

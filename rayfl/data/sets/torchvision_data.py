@@ -114,7 +114,7 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray | NamedLabel
             place = f"{what}: sample {i}"
             array = pixels(place, x) if isinstance(x, Image.Image) else as_array(x)
             if array is None:
-                raise BadData(place, f"is {shown(x)}: it must be a picture, an array or a tensor")
+                raise BadData(place, f"is {shown(x)}", "it must be a picture, an array or a tensor")
             yield array
 
     x, names = stacked(what, inputs(), len(given)), _names(given)
