@@ -22,11 +22,11 @@ from typing import IO, Any
 
 from rayfl.errors import Conflict, UserError
 from rayfl.federation import federation_of
-from rayfl.jobs.table_file import Settings
 from rayfl.record.config_file import read_config
 from rayfl.record.folder import read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.settings.description import RESUMABLE
+from rayfl.settings.reader import Flat
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import held, lock, parse_json, read_file, write_file
 from rayfl.system.memory import available_memory
@@ -55,7 +55,7 @@ class Job:
     seed: int
     rounds: int
     folder: Path
-    settings: Settings
+    settings: Flat
 
     def __str__(self) -> str:
         return f"{self.row}, {self.column}, seed {self.seed}"
@@ -109,7 +109,7 @@ class Job:
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 
-def check_code(folders: Iterable[Path], several: Iterable[Settings], remove: bool = False) -> None:
+def check_code(folders: Iterable[Path], several: Iterable[Flat], remove: bool = False) -> None:
     """Refuse runs that other code of the user's own has made, or remove them.
 
     Args:

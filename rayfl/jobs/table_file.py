@@ -22,12 +22,9 @@ from rayfl.record.cell import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import rooted
 from rayfl.settings.description import about_data, class_name, tells_apart
-from rayfl.settings.reader import flattened, layered, read, settled
+from rayfl.settings.reader import Flat, flattened, layered, read, settled
 from rayfl.settings.yaml_file import read_mapping, read_yaml
 from rayfl.system.text import did_you_mean, one_line, shown
-
-Settings = dict[str, Any]
-"""Options of ``rayfl.run`` by their dotted names."""
 
 Text = str | int | float
 """A text; YAML takes some for numbers."""
@@ -65,8 +62,8 @@ class _File:
 class Row:
     """A row: the settings of its cells, and further ones for some columns."""
 
-    settings: Settings
-    at: dict[str, Settings]
+    settings: Flat
+    at: dict[str, Flat]
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ class Table:
     name: str
     title: str
     seeds: tuple[int, ...]
-    base: Settings
-    columns: dict[str, Settings]
+    base: Flat
+    columns: dict[str, Flat]
     rows: dict[str, Row]
     missing: frozenset[str] = frozenset()
     reference: str = REFERENCE
@@ -129,7 +126,7 @@ class Table:
             reference,
         )
 
-    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
+    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Flat:
         """Return the settings of a cell, with changes, and its place in the table."""
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
@@ -187,7 +184,7 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
 
-def changes_of(given: Any, what: str) -> Settings:
+def changes_of(given: Any, what: str) -> Flat:
     """Return what options of ``rayfl.run`` and ``--rounds`` change.
 
     Args:
@@ -225,7 +222,7 @@ def folder_name(key: str, name: Any) -> str:
     return found
 
 
-def of_data(settings: Settings) -> str:
+def of_data(settings: Flat) -> str:
     """Return the settings that decide about the data and their division, as one text to compare."""
     return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
 
@@ -281,7 +278,7 @@ def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
             raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
 
 
-def _settings(place: str, content: Any) -> Settings:
+def _settings(place: str, content: Any) -> Flat:
     """Check that settings are options with values; a mapping is the value of one option."""
     if content is None:
         return {}

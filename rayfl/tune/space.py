@@ -20,7 +20,6 @@ from rayfl.evaluation.metrics import Metric
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
-    Settings,
     Table,
     Text,
     check_kind,
@@ -36,7 +35,7 @@ from rayfl.record.history import SWEEP
 from rayfl.running.settings import data_options
 from rayfl.settings import at_least
 from rayfl.settings.description import PLACES, RESUMABLE, about_data, config_of, flat
-from rayfl.settings.reader import flattened, layered, read
+from rayfl.settings.reader import Flat, flattened, layered, read
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import read_json, reading, write_file
 from rayfl.system.text import one_line
@@ -71,7 +70,7 @@ class Dimension:
     key: str
     kind: Kind
     values: tuple[Any, ...]
-    bundles: Mapping[str, Settings] = field(default_factory=dict)
+    bundles: Mapping[str, Flat] = field(default_factory=dict)
 
     @property
     def listed(self) -> bool:
@@ -94,7 +93,7 @@ class Dimension:
         inside = [key for settings in self.bundles.values() for key in settings]
         return any(map(_decides_score, inside or [self.key]))
 
-    def settings(self, value: Any) -> Settings:
+    def settings(self, value: Any) -> Flat:
         """Return the settings that a value stands for."""
         return dict(self.bundles[str(value)]) if self.bundles else {self.key: value}
 
@@ -128,7 +127,7 @@ class Point:
 
     label: str
     values: dict[str, Any]
-    settings: Settings
+    settings: Flat
     rounds: int
     name: str = ""
 
@@ -375,7 +374,7 @@ class Space:
         return Point(label, values, settings | {"cell": place}, rounds, name)
 
 
-def _everywhere(settings: Settings) -> Settings:
+def _everywhere(settings: Flat) -> Flat:
     """Return settings that mean the same in processes that run in other folders."""
     root = settings.get("data.root")
     return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
@@ -406,7 +405,7 @@ def _short(key: str, keys: Sequence[str]) -> str:
 # ---- reading
 
 
-def _base(path: Path, content: Any) -> tuple[Settings, str]:
+def _base(path: Path, content: Any) -> tuple[Flat, str]:
     if isinstance(content, str):
         content = {"config": content}
     if not isinstance(content, dict):
@@ -428,7 +427,7 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
     return _everywhere(layered(kept, own)), one_line(file.stem)
 
 
-def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Settings, str]:
+def _cell(table: Table, content: Mapping[str, Any], own: Flat) -> tuple[Flat, str]:
     chosen = {}
     for kind in ("row", "column"):
         known = table.choose(kind, None)

@@ -31,11 +31,12 @@ from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, 
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Settings, of_data
+from rayfl.jobs.table_file import of_data
 from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.running.result import Result
 from rayfl.settings.arguments import arguments_of, checked
+from rayfl.settings.reader import Flat
 from rayfl.system.files import held, write_file
 from rayfl.system.shipped import find
 from rayfl.system.signals import answered
@@ -203,7 +204,7 @@ def _run(
 
 
 def _tuner(
-    order: Order, part: Share, fixed: Settings, search: Sequence[Dimension], number: int, watcher: Watcher
+    order: Order, part: Share, fixed: Flat, search: Sequence[Dimension], number: int, watcher: Watcher
 ) -> tune.Tuner:
     space = order.space
     samples = space.samples if any(d.drawn for d in search) else 1

@@ -22,10 +22,10 @@ from rayfl.engine import Ray
 from rayfl.errors import UserError
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
-from rayfl.jobs.table_file import Settings
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
+from rayfl.settings.reader import Flat
 from rayfl.system.error_report import own_fault
 from rayfl.system.files import lock
 from rayfl.tune.scores import RoundScores, validation_score
@@ -49,7 +49,7 @@ class Order:
 
     space: Space
     output: Path
-    engine: Settings
+    engine: Flat
     command: tuple[str, ...]
 
 
