@@ -1,4 +1,4 @@
-"""How objects look where people type their names: a short line in a console, a small table in a notebook."""
+"""How objects are displayed: as a short line in a console, as a small table in a notebook."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from rayfl.system.text import one_line, shown
 
 
 class Displayed:
-    """Gives a class a short ``repr``, and a table in notebooks; a class says what is in them."""
+    """Gives a class a short ``repr``, and a table in notebooks; subclasses choose their contents."""
 
     def _repr_line_(self) -> Mapping[str, Any]:
-        """Return what the line has: the arguments that differ from their defaults."""
+        """Return the contents of the line: by default the arguments that differ from their defaults."""
         return changed(self)
 
     def _repr_table_(self) -> Mapping[str, Any]:
-        """Return the rows of the table: the line's, if a class says no more."""
+        """Return the rows of the table: by default the contents of the line."""
         return self._repr_line_()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={brief(v)}' for k, v in self._repr_line_().items())})"
+        facts = ", ".join(f"{name}={brief(value)}" for name, value in self._repr_line_().items())
+        return f"{type(self).__name__}({facts})"
 
     def _repr_html_(self) -> str:
         """Return the table as HTML; everything in it is escaped."""
@@ -39,11 +40,11 @@ def options(thing: object) -> dict[str, Any]:
 
 
 class Words(str):
-    """A text that is shown as it is, without quotes."""
+    """A text that is displayed without quotes."""
 
 
 def brief(value: Any) -> str:
-    """Return a value in one line that is not too long; of arrays the shape."""
+    """Return a value as one short line; an array as its shape."""
     if isinstance(value, Words):
         return one_line(value)
     if not isinstance(value, Displayed) and hasattr(value, "shape") and hasattr(value, "dtype"):
