@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
@@ -19,7 +18,7 @@ from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
 from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, cohort
-from rayfl.settings.description import dump
+from rayfl.settings.description import config_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
 
@@ -274,7 +273,7 @@ def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
 
 def test_sampling_is_recorded(tmp_path: Path) -> None:
     made = federation_from(["--sampling", "BySize", "--sampling.replacement", "true"])
-    recorded = yaml.safe_load(dump(made))["sampling"]
+    recorded = config_of(made)["sampling"]
     assert recorded == {"class_path": "rayfl.sampling.BySize", "init_args": {"replacement": True}}
     other = small(tmp_path / "run", sampling=Cyclic(), rounds=1)
     other.run()

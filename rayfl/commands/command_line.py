@@ -1,7 +1,7 @@
-"""Command lines: what a command takes is declared to argparse, which writes its help and its completions.
+"""Command lines: arguments are declared to argparse, which writes the help and the completions.
 
-Words are read here, because argparse knows only the options that it is told of, and a run has those of every
-class: ``--a.b value`` and ``--a.b=value`` become settings, whose types :mod:`rayfl.settings.reader` knows.
+This module parses the words, because argparse knows only declared options, and a run has the options of every
+class: ``--a.b value`` and ``--a.b=value`` become settings, which :mod:`rayfl.settings.reader` converts.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from rayfl.settings.reader import (
 from rayfl.system.text import did_you_mean
 
 ANY_CODE = Literal["changed"] | None
-"""What ``--code`` takes: whether what other code of the user's own has made is refused."""
+"""Values of ``--code``: whether runs of other code of the user's own are refused or repeated."""
 
 
 class Help(argparse.HelpFormatter):
-    """Help as a person writes it: what a value must be, the names there are, and the default."""
+    """Help with the type of each value, the names to choose from, and the default."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = (action.help or "").replace("``", "").replace("%", "%%")
@@ -57,7 +57,7 @@ class Help(argparse.HelpFormatter):
 
 
 def kind_of(action: argparse.Action) -> Any:
-    """Return the annotation of what an argument takes."""
+    """Return the annotation of an argument."""
     return getattr(action, "kind", str)
 
 
@@ -68,7 +68,7 @@ def names_of(kind: Any) -> list[str]:
 
 
 def words_of(action: argparse.Action) -> list[str]:
-    """Return the words that the value of an option may be: names of classes or choices; none if any may."""
+    """Return the possible values of an option: names of classes, or choices; empty if any is possible."""
     return _words(kind_of(action))
 
 
@@ -79,7 +79,7 @@ def _words(kind: Any) -> list[str]:
 
 
 def _facts(kind: Any) -> list[str]:
-    """Say what the value of an option must be, where its name and its help may not be enough."""
+    """Return what the value of an option must be; empty for truth values and texts."""
     if kind in (None, Any, bool) or str in members(kind):
         return []
     wanted = expected(kind).removesuffix(" or None")
@@ -87,7 +87,7 @@ def _facts(kind: Any) -> list[str]:
 
 
 def _default(value: Any) -> str | None:
-    """Return a default as a person writes it; None where there is nothing to say."""
+    """Return a default as users write it; None: nothing to show."""
     if value is None or value is argparse.SUPPRESS or (isinstance(value, str | list) and not value):
         return None
     if is_dataclass(value):
@@ -101,8 +101,8 @@ class Parser(argparse.ArgumentParser):
     """The parser of a command.
 
     Attributes:
-        root: the class whose settings it takes, too, as ``settings`` of what it returns: ``Federation``.
-        lists: whether its help lists them.
+        root: the class whose settings it also takes, and returns as ``settings``, such as ``Federation``.
+        lists: whether its help lists these settings.
     """
 
     def __init__(self, *, root: type | None = None, lists: bool = False, **options: Any) -> None:
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         self.root, self.lists = root, lists
 
     def add(self, *names: str, kind: Any = str, **options: Any) -> argparse.Action:
-        """Declare an argument of a type, whose default is None unless it is given."""
+        """Declare an argument of a type; its default is None unless given."""
         if options.get("action", "append") == "append":
             options["type"] = partial(_value, names[-1].lstrip("-"), kind)
         made = self.add_argument(*names, **options)
@@ -130,29 +130,29 @@ class Parser(argparse.ArgumentParser):
             raise Unknown(action.dest, f"is {value!r}{near} Choose one of {listed}")
 
     def format_help(self) -> str:
-        """Return the help, which has the options of all settings."""
+        """Return the help, including the options of all settings."""
         self.with_settings()
         return super().format_help()
 
     def with_settings(self) -> None:
-        """Declare the settings, too, where help and completions list them."""
+        """Declare the settings, too, if help and completions list them."""
         if self.root is not None and self.lists:
             add_class(self, self.root)
             self.lists = False
 
     def read(self, words: Sequence[str] | None = None) -> argparse.Namespace:
-        """Return what a command line gives: every argument by its name, and ``settings`` as they were typed.
+        """Parse a command line: every argument by its name, and ``settings`` as raw texts.
 
         Args:
             words: the command line; that of this process by default.
 
         Raises:
-            UserError: a word belongs to nothing, or a value is missing or of another type.
+            UserError: a word belongs to no option, or a value is missing or of another type.
         """
         kept, settings = self._split(sys.argv[1:] if words is None else words)
         try:
             found, rest = self.parse_known_args(kept)
-        except argparse.ArgumentError as error:  # of an option without its values
+        except argparse.ArgumentError as error:  # an option without its values
             raise Missing(
                 f"{error.argument_name}", f"{error.message} (--help explains all arguments)"
             ) from None
@@ -167,7 +167,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _split(self, words: Sequence[str]) -> tuple[list[str], Flat]:
-        """Return the words that are the command's own, and the settings among them as one layer."""
+        """Return the words of the command itself, and the settings among them as one layer."""
         kept: list[str] = []
         found: Flat = {}
         waiting = iter(words)
@@ -211,7 +211,7 @@ class Parser(argparse.ArgumentParser):
         return Unknown(word, "belongs to no option", does)
 
     def _explain(self, place: str, name: str) -> NoReturn:
-        """Print the options of a class that an option such as ``--method.help`` asks for."""
+        """Print the options of a class, as for ``--method.help``."""
         cls = named_class(self.root or type, name, place)
         text = inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].replace("``", "")
         more = f" [--{place}.OPTION VALUE ...]" if arguments_of(cls) else ""
@@ -229,7 +229,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
     for name, kind in arguments_of(cls).items():
         option, base = f"--{above}{name}", part_of(kind)
         if base is not None and name not in GROUPS and not issubclass(base, Settings):
-            continue  # which tables give
+            continue  # only tables set it
         if name in GROUPS and not above and base is not None:
             parser.add(option, kind=str, metavar="FILE", help=f"YAML file with options of {name}.")
             add_class(parser, base, f"{name}.")
@@ -249,7 +249,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
 
 
 def of_function(function: Callable[..., Any]) -> Parser:
-    """Return a parser of the arguments of a function, which it documents under ``Args``."""
+    """Return a parser for the arguments of a function that it documents under ``Args``."""
     text, _, listed = inspect.cleandoc(str(function.__doc__)).partition("Args:")
     made = Parser(description=" ".join(text.split()))
     texts = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", listed, re.M))
@@ -265,7 +265,7 @@ def of_function(function: Callable[..., Any]) -> Parser:
 
 
 def texts_of(cls: type) -> dict[str, str]:
-    """Return what stands below each option in the source of a class and of those that it is derived from."""
+    """Return the text below each option in the source of a class and of its base classes."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         found |= dict(_texts(base))
@@ -275,7 +275,7 @@ def texts_of(cls: type) -> dict[str, str]:
 def _texts(cls: type) -> Iterator[tuple[str, str]]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError, SyntaxError, ValueError):  # there is no source
+    except (OSError, TypeError, SyntaxError, ValueError):  # the source is not available
         return
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     for field, text in itertools.pairwise(body):
@@ -294,7 +294,7 @@ def add_common_options(made: Parser, what: str, items: str) -> None:
     Args:
         made: the command's parser.
         what: ``table`` or ``sweep``.
-        items: of what it consists, for the help.
+        items: its parts, for the help.
     """
     made.add("--rounds", kind=int | None, help="rounds; default: the file's")
     made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")

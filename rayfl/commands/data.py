@@ -102,7 +102,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    """Run the command line and return its exit code: 2 after an error of the user's."""
 
     def act() -> None:
         given = vars(parser().read(arguments))

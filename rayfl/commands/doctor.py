@@ -1,4 +1,4 @@
-"""Command line: ``rayfl doctor`` says what rayfl finds on this machine, and what is missing."""
+"""Command line: ``rayfl doctor`` lists what rayfl finds on this machine, and what is missing."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ FRAGILE = {
     "torchvision": "install it for the same torch",
     "ray": "install it again, for this version of Python",
 }
-"""Packages that may be there and not work, and what to do then."""
+"""Packages that may be installed and not work -> what to do then."""
 EXTRAS = {
     "datasets": ("hf", "data sets of Hugging Face"),
     "torchmetrics": ("metrics", "further metrics: f1, auroc, calibration_error"),
@@ -40,19 +40,19 @@ PLACES = {
     "USPS": ("usps.bz2",),
     "PACS": ("PACS",),
 }
-"""Data set -> what lies in the folder of data sets where it is there."""
+"""Data set -> its files or folders in the folder of data sets."""
 LITTLE = 4.0
 """Gigabytes of free memory below which a federation on Ray may not start."""
 
 
 class Report:
-    """What was found, a line each, and what is wrong."""
+    """Prints what was found, a line each, and collects the problems."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
 
     def found(self, name: str, text: object) -> None:
-        """Print what was found."""
+        """Print a line."""
         tell(f"{name:<17}{one_line(str(text))}")
 
     def bad(self, name: str, text: str, advice: str) -> None:
@@ -62,7 +62,7 @@ class Report:
 
 
 def examine(root: Path | None) -> Report:
-    """Look at the packages, the processors, memory, disk and data of this machine, and print what is there.
+    """Check the packages, the processors, memory, disk and data of this machine, and print the findings.
 
     Args:
         root: the folder with data sets, if there is one.
@@ -82,7 +82,7 @@ def examine(root: Path | None) -> Report:
     _room(report)
     if address := os.environ.get("RAY_ADDRESS"):
         report.found("RAY_ADDRESS", f"{address}: runs with --engine.address auto join this cluster")
-    if not broken:  # reading data needs them
+    if not broken:  # reading data needs these packages
         _data(report, root)
     return report
 
@@ -90,7 +90,7 @@ def examine(root: Path | None) -> Report:
 def _version(name: str) -> str:
     try:
         return version(name)
-    except PackageNotFoundError:  # of a distribution with another name, such as mlflow-skinny
+    except PackageNotFoundError:  # the distribution has another name, such as mlflow-skinny
         return "there"
 
 
@@ -102,7 +102,7 @@ def _package(report: Report, name: str) -> None:
 
 
 def _works(report: Report, name: str) -> bool:
-    """Say whether a package can be imported; whether it is there has been said."""
+    """Return whether a package can be imported; False, without a line, if it is not installed."""
     if not installed(name):
         return False
     try:
@@ -157,7 +157,7 @@ def _data(report: Report, root: Path | None) -> None:
     if not root.is_dir():
         report.bad("data", f"{root} is no folder", "give the one that holds the data sets")
         return
-    from rayfl.data import DigitsFive, DomainNet, OfficeCaltech10  # which need torch
+    from rayfl.data import DigitsFive, DomainNet, OfficeCaltech10  # they need torch
 
     folders = {cls.__name__: cls.places for cls in (OfficeCaltech10, DomainNet)}
     for name, places in (PLACES | folders).items():

@@ -20,7 +20,7 @@ from rayfl.system.error_report import exit_code
 from rayfl.system.files import write_file
 from rayfl.system.text import tell, warn
 
-if TYPE_CHECKING:  # help should not wait for torch to start
+if TYPE_CHECKING:  # the help does not need torch, which imports slowly
     import torch
     from torch import nn
 
@@ -38,16 +38,16 @@ def export(
     format: Format = "safetensors",
     round: int | None = None,
 ) -> Path:
-    """Write a model of a run, and a JSON file beside it that says what it takes and what it returns.
+    """Write a model of a run, and a JSON file beside it that describes its inputs and classes.
 
     Args:
-        folder: the run folder; its data are not needed.
+        folder: the run folder; the data set is not needed.
         client: the client's number.
-        output: the file to write, or a folder for one of a name of its own.
+        output: the file to write, or a folder, in which the file gets a default name.
         view: the model; by default that of the run's headline.
-        format: ``safetensors`` writes the weights of a view that is one net, by the names of its entries;
-            ``torch`` a program of ``torch.export`` with its weights, of any view.
-        round: the number of completed rounds after which; by default the newest checkpoint.
+        format: ``safetensors`` writes the weights of a view that is one net, by their names; ``torch``
+            a program of ``torch.export`` with its weights, of any view.
+        round: completed rounds of the checkpoint; by default the newest one.
 
     Returns:
         The file with the model.
@@ -156,11 +156,11 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    """Run the command line and return its exit code: 2 after an error of the user's."""
 
     def run() -> None:
         given = parser().read(arguments)
-        # What a run's folder holds of code, where rayfl writes none, may be a stranger's.
+        # rayfl writes no code into run folders: code there may be a stranger's.
         foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
         with nullcontext() if foreign else from_here():
             from rayfl.running.saved_models import load_models

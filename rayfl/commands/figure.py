@@ -1,4 +1,4 @@
-"""``rayfl figure KIND RUN... --save FILE``: draw runs the way papers do."""
+"""``rayfl figure KIND RUN... --save FILE``: draw runs as papers do."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,10 +31,10 @@ _HEADLINE = {
     "radar": ("choose", "view", "point", "average"),
     "clients": ("point",),
 }
-"""Of what each kind draws: what it takes of the headline."""
+"""Kind of picture -> the options of the headline that it takes."""
 
 ENDINGS = (".png", ".pdf", ".svg")
-"""Of pictures: they say the format."""
+"""Endings of picture files, which choose the format."""
 
 
 def parser() -> Parser:
@@ -112,7 +112,7 @@ def parser() -> Parser:
 
 
 def picture(o: Any) -> Picture:
-    """Return the picture that a command line asks for; print the numbers that belong to it."""
+    """Return the picture of a command line; print its table of numbers, if it has one."""
     kind, given = o.kind, vars(o)
     look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
     headline = {name: given.get(name) for name in ("point", "average", "choose")}
@@ -133,7 +133,7 @@ def picture(o: Any) -> Picture:
 
 
 def _size(text: str) -> Size:
-    """Return what ``--size`` says: a name, or inches."""
+    """Parse ``--size``: a name, or inches."""
     try:
         return [float(x) for x in text.split(",")] if "," in text else text or None
     except ValueError:
@@ -148,7 +148,7 @@ def _name_and_text(text: str) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    """Run the command line and return its exit code: 2 after an error of the user's."""
 
     def draw() -> None:
         options = parser().read(arguments)

@@ -83,7 +83,7 @@ def parser() -> Parser:
 
 
 def add_headline_options(made: Parser, *names: str) -> None:
-    """Add options that take the place of what each run's protocol says of its headline."""
+    """Add options that override the headline of each run's protocol."""
     known: dict[str, tuple[Any, str]] = {
         "point": (Point, "at this point"),
         "view": (str, "of this view"),
@@ -110,11 +110,10 @@ def report(
         runs: the folders.
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
-        measure: a recorded metric in the place of the accuracy.
+        measure: a recorded metric instead of the accuracy.
         columns: headings of what to show, separated by commas; by default all.
         save: files for the table.
-        headline: ``point``, ``view``, ``average`` and ``choose``, in the place of what each
-            run's protocol says of them.
+        headline: ``point``, ``view``, ``average`` and ``choose``, which override each run's protocol.
     """
     _check_endings(save)
     keys = names(by)
@@ -149,10 +148,10 @@ def report_against(runs: Sequence[str], paper: str, table: str, save: Sequence[s
     """Print the cells of a table of experiments beside the numbers that the paper prints.
 
     Args:
-        runs: run folders, or folders of them; runs of other tables are passed over.
+        runs: run folders, or folders of them; runs of other tables are skipped.
         paper: the paper, such as ``fedco2``.
         table: the table, such as ``t3``.
-        save: files for what is printed.
+        save: files for the same table.
     """
     _check_endings(save)
     printed = find_printed(paper, table)
@@ -168,7 +167,7 @@ def report_against(runs: Sequence[str], paper: str, table: str, save: Sequence[s
 def show(table: Table) -> Console:
     """Print a table at its full width, and return the console.
 
-    Lines too long for the terminal still show every figure; a table squeezed into it would not.
+    Lines may be longer than the terminal is wide, but every figure is shown in full.
     """
     console = Terminal()
     needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
@@ -178,7 +177,7 @@ def show(table: Table) -> Console:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    """Run the command line and return its exit code: 2 after an error of the user's."""
 
     def show_runs() -> None:
         options = vars(parser().read(arguments))

@@ -64,7 +64,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for.
+    """Run the federation of a command line.
 
     Returns:
         0 after a complete run, 2 after an error of the user's, 130 for a run that was stopped or interrupted.
@@ -79,12 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def federation_from(arguments: Sequence[str]) -> RunSettings:
-    """Return the settings of the run that a command line asks for."""
+    """Return the settings of a command line's run."""
     return run_from(arguments).settings
 
 
 def run_from(arguments: Sequence[str]) -> FederationRun:
-    """Return the run that a command line asks for."""
+    """Return the run of a command line."""
     asked = parser().read(arguments)
     given = flattened(asked.settings)
     paths = [find_file(name, "examples") for name in asked.config]
@@ -98,7 +98,7 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
     if asked.resume is not None:
         given = layered(*files.values(), given)
         if odd := [name for name in given if name.partition(".")[0] not in (*RESUMABLE, "cell")]:
-            odd = ["config"] if files else odd  # which has given the others
+            odd = ["config"] if files else odd  # its file has the others
             raise Conflict(
                 "--resume",
                 f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
@@ -116,7 +116,7 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
 
 
 def _file(path: Path, asked: Any, given: Flat) -> Flat:
-    """Return the settings of a file of ``--config``: of a table, those of the cell that is asked for."""
+    """Return the settings of a file of ``--config``; of a table file, those of the chosen cell."""
     if is_table(path):
         return _cell(Table.load(path), asked, given)
     settings = read_mapping(path, "configuration")
@@ -142,7 +142,7 @@ def _cell(table: Table, asked: Any, given: Flat) -> Flat:
 
 
 def _of_file(error: UserError, files: Mapping[Path, Flat], given: Flat) -> UserError:
-    """Return an error with the file that has the setting; of the command line as it is."""
+    """Return an error with the file that has the setting; unchanged if the command line has it."""
 
     def has(settings: Flat) -> bool:
         return any(name == error.place or name.startswith(f"{error.place}.") for name in settings)
@@ -153,7 +153,7 @@ def _of_file(error: UserError, files: Mapping[Path, Flat], given: Flat) -> UserE
 
 
 def _print(federation: RunSettings, how: str) -> NoReturn:
-    """Print a configuration; whole, or only what differs from the defaults of the classes that it names."""
+    """Print a configuration: all of it, or only what differs from the defaults of its classes."""
     text = dump(federation)
     if how == "skip_default":
         found = flattened(config_of(federation))

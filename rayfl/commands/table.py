@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: Any) -> int:
-    """Run a table as the parsed command line asks for; see :func:`main`.
+    """Run the table of a parsed command line; see :func:`main`.
 
     Raises:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
@@ -150,7 +150,7 @@ def plan(
 ) -> tuple[list[Job], dict[str, str]]:
     """Return the cells to run, and row -> method for rows whose method rayfl does not have.
 
-    Seeds come last, so that the whole table is there once before anything is repeated.
+    All cells run with the first seed before any second seed starts.
     """
     cells, missing = [], {}
     for row in rows:
@@ -171,13 +171,13 @@ def plan(
 
 
 def check(table: Table, cells: Sequence[Job]) -> None:
-    """Refuse cells that cannot work, before the first one is started.
+    """Refuse cells that cannot work, before the first one starts.
 
-    Of the seeds of a row and column the first one that is to run stands for all.
+    For each row and column, only the first seed that is to run is checked.
 
     Args:
-        table: that the cells are of.
-        cells: what is to be run; finished ones are passed over.
+        table: the table of the cells.
+        cells: to be run; finished ones are skipped.
     """
     first: dict[tuple[str, str], Job] = {}
     for cell in cells:
@@ -189,7 +189,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
         federation = federation_of(settings)
         with found_in(f"row {cell.row!r}, column {cell.column!r} of {table.path}"):
             federation = replace(federation, engine=federation.engine.resolve())
-            if data is None or of_data(settings) != about:  # most rows of a column have the same data
+            if data is None or of_data(settings) != about:  # most cells of a column share their data
                 about, data = of_data(settings), federation.federated_data()
             federation.check(data)
             _check_data(cell, federation, data)
@@ -206,7 +206,7 @@ def _check_folder(table: Table, output: Path) -> None:
 
 
 def _claim(table: Table, output: Path) -> None:
-    """Keep a copy of the table's file in its folder, which from then on belongs to the table."""
+    """Copy the table's file into its folder, which marks the folder as the table's."""
     write_file(output / TABLE, read_file(table.path), "choose another --output")
 
 
@@ -218,7 +218,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     there = flat(read_config(folder), shown=True)
     wanted = flat(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if decides(key)}
-    known -= {"clients"} if federation.clients is None else set()  # the run has found their number
+    known -= {"clients"} if federation.clients is None else set()  # the data have set their number
     for key in differing(there, wanted):
         if key in known:
             differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
@@ -230,7 +230,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
 
 
 def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
-    """Refuse other data than those that the column has been run on under the same settings."""
+    """Refuse data that differ from those of earlier runs of the column with the same settings."""
     wanted = flat(config_of(federation))
     for path in sorted(cell.folder.parents[2].glob(f"*/{cell.folder.parent.name}/seed-*/{METRICS}")):
         keys = differing(flat(read_config(path.parent)), wanted)
@@ -242,7 +242,7 @@ def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
 
 
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
-    """Return the finished runs of a table that are none of the given cells: earlier commands ran them."""
+    """Return the finished runs of earlier commands, which are none of the given cells."""
     asked = {cell.folder for cell in cells}
     lengths = {(cell.row, cell.column): cell.rounds for cell in cells}  # other seeds must have as many rounds
     found = []
@@ -258,7 +258,7 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
 
 
 def _is_ray(engine: object) -> bool:
-    """Say whether an engine is ``Ray``, which configurations of runs name by its path."""
+    """Return whether an engine is ``Ray``, by its name or import path."""
     return str(engine).rpartition(".")[2] == "Ray"
 
 

@@ -1,9 +1,8 @@
 """Cells of a table: one run each, several at once, each in a process of its own.
 
-A cell is an ordinary run folder beside its log. What has been done is read from the folders alone, so a
-table can be interrupted in any way: finished cells are not repeated, and a cell that was interrupted goes on
-from its last checkpoint. A running process holds a lock on its log; a cell that is locked is left to whoever
-runs it.
+A cell is an ordinary run folder beside its log. Progress is read from the folders only, so a table may be
+interrupted in any way: finished cells are not repeated, and an interrupted cell goes on from its last
+checkpoint. A running process holds a lock on its log; other commands skip a locked cell.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import IO, Any
 
 from rayfl.errors import Conflict, UserError
 from rayfl.federation import federation_of
-from rayfl.jobs.table_file import Settings
 from rayfl.record.folder import read_config, read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.settings.description import RESUMABLE
+from rayfl.settings.reader import Flat
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import held, lock, parse_json, read_file, write_file
 from rayfl.system.memory import available_memory
@@ -38,7 +37,7 @@ POLL = 0.2  # seconds between two looks at running processes
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A cell with one seed, as it is to be run.
+    """A cell with one seed, to be run.
 
     Attributes:
         row: name of the row.
@@ -54,25 +53,25 @@ class Job:
     seed: int
     rounds: int
     folder: Path
-    settings: Settings
+    settings: Flat
 
     def __str__(self) -> str:
         return f"{self.row}, {self.column}, seed {self.seed}"
 
     @property
     def log(self) -> Path:
-        """Where the process writes what it has to say."""
+        """The file with the output of the process."""
         return self.folder.with_name(self.folder.name + ".log")
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done and summed up."""
+        """Whether all rounds are done and the summary is written."""
         summary = read_summary(self.folder)
         return bool(summary and (summary["completed"] >= self.rounds or summary.get("early")))
 
     @property
     def fruitless(self) -> bool:
-        """Whether the folder holds a run of this cell that has ended before its first round."""
+        """Whether the folder holds a run of this cell that ended before its first round."""
         if not (self.folder / CONFIG).is_file():
             return False
         config, metrics = read_config(self.folder), self.folder / METRICS
@@ -83,21 +82,21 @@ class Job:
         return bool(own and config.get("seed", 0) == self.seed and not begun)
 
     def seconds(self) -> list[float]:
-        """Return the duration of every round that is recorded."""
+        """Return the duration of every recorded round."""
         try:
             lines = read_file(self.folder / ENGINE).splitlines()
         except OSError:
             return []
         found: dict[int, float] = {}
         for line in lines:
-            # torn, or a line about something else
+            # an incomplete line, or one about something else
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
                 entry = parse_json(line)
                 found[entry["round"]] = float(entry["seconds"])
         return list(found.values())
 
     def command(self) -> list[str]:
-        """Write the settings beside the folder; return the command that runs the cell, or goes on with it."""
+        """Write the settings beside the folder; return the command that runs or resumes the cell."""
         if (self.folder / CONFIG).is_file():
             kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
             given, settings = ["--resume", str(self.folder)], kept | {"rounds": self.rounds}
@@ -108,13 +107,13 @@ class Job:
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 
-def check_code(folders: Iterable[Path], several: Iterable[Settings], remove: bool = False) -> None:
-    """Refuse runs that other code of the user's own has made, or remove them.
+def check_code(folders: Iterable[Path], several: Iterable[Flat], remove: bool = False) -> None:
+    """Refuse or remove runs that were made with other code of the user's own.
 
     Args:
-        folders: of the runs; where nothing has begun yet there is none.
+        folders: of the runs; those that have not begun do not exist.
         several: the settings of all of them.
-        remove: whether runs of other code are removed, so that they begin anew.
+        remove: whether to remove runs of other code, so that they start again.
     """
     there = {path: digest for each in several for path, digest in federation_of(each).own_code().items()}
     for folder in folders:
@@ -148,13 +147,13 @@ class Process:
 
 @dataclass
 class Outcome:
-    """What became of the cells.
+    """The outcome of a table's cells.
 
     Attributes:
-        failed: cell -> why.
+        failed: cell -> reason.
         elsewhere: cells that another process is running.
-        stopped: whether the table was told to stop.
-        interrupted: whether SIGINT has told it so.
+        stopped: whether a signal stopped the table.
+        interrupted: whether that was SIGINT.
     """
 
     failed: dict[Job, str] = field(default_factory=dict)
@@ -189,10 +188,10 @@ class Runner:
         self._asked: list[int] = []
 
     def run(self, cells: Sequence[Job]) -> Outcome:
-        """Run all cells that are not finished; the failure of one does not keep the others.
+        """Run all cells that are not finished; if one fails, the others still run.
 
         The first SIGINT, SIGTERM or SIGHUP lets running cells end their round and write a checkpoint; the
-        second kills them.
+        second one kills them.
 
         Raises:
             KeyboardInterrupt: after a second signal.
@@ -224,7 +223,7 @@ class Runner:
         if not self._running or not self._watch_memory:
             return True
         self._largest = max([self._largest, *(r.measure() for r in self._running)])
-        known = all(r.job.seconds() for r in self._running)  # before its first round a cell is still growing
+        known = all(r.job.seconds() for r in self._running)  # memory grows until the first round ends
         return known and available_memory() > 1.25 * self._largest
 
     def _start(self, job: Job, outcome: Outcome) -> None:
@@ -238,12 +237,12 @@ class Runner:
         if job.finished:  # by another process, in the meantime
             log.close()
             return
-        if job.fruitless:  # its settings may have been corrected
-            with contextlib.suppress(UserError), held(job.folder):  # whoever runs it by hand keeps it
+        if job.fruitless:  # the user may have corrected its settings
+            with contextlib.suppress(UserError), held(job.folder):  # not while the user runs it by hand
                 shutil.rmtree(job.folder)
         resumed = f" after {counted(len(done), 'round')}" if (done := job.seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
-        # In a session of its own, so that Ctrl-C reaches it through this process, as a request to stop.
+        # In its own session: Ctrl-C reaches this process only, which then asks the cell to stop.
         process = subprocess.Popen(
             job.command(),
             stdin=subprocess.DEVNULL,
@@ -253,7 +252,7 @@ class Runner:
             start_new_session=True,
         )
         self._running.append(Process(job, process, log, slot))
-        if self._asked:  # meanwhile, when the new process could not be told
+        if self._asked:  # a signal came before the process was in the list
             process.terminate()
         self._tell(f"{job}: started{resumed}")
 
@@ -270,7 +269,7 @@ class Runner:
             self._tell(f"{job}: FAILED: {why} (all of it in {job.log})")
 
     def _tidy(self, finished: Job) -> None:
-        """Remove the checkpoints of a cell, unless another process goes on with it for more rounds."""
+        """Remove the checkpoints of a cell, unless another process runs it for more rounds."""
         if not self._keep_checkpoints:
             with finished.log.open("ab") as log:
                 if lock(log.fileno()):
@@ -282,7 +281,7 @@ class Runner:
             with answered(self._stop):
                 yield
         finally:
-            for running in self._running:  # only where this process has failed
+            for running in self._running:  # only if this process has failed
                 running.process.terminate()
 
     def _stop(self, number: int) -> None:
@@ -295,7 +294,7 @@ class Runner:
 
 
 def automatic_jobs() -> int:
-    """Return how many cells to run at once: one per GPU, or one per CPU where there is none."""
+    """Return how many cells to run at once: one per GPU, or one per CPU without GPUs."""
     import torch
 
     return torch.cuda.device_count() or _cpus()
@@ -306,7 +305,7 @@ def _cpus() -> int:
 
 
 def _environment(slot: int) -> dict[str, str]:
-    """Return a process's environment: one thread unless told otherwise, and a GPU of its own if possible."""
+    """Return a process's environment: one thread by default, and a GPU of its own if possible."""
     import torch
 
     found = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -318,7 +317,7 @@ def _environment(slot: int) -> dict[str, str]:
 
 
 def _status(pid: int, key: str) -> int:
-    """Return a figure of /proc/PID/status in bytes, 0 where there is none."""
+    """Return an entry of /proc/PID/status in bytes; 0 if it is missing."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(f"{key}:"):
@@ -328,7 +327,7 @@ def _status(pid: int, key: str) -> int:
 
 def _reason(log: Path, code: int) -> str:
     """Return why a process has failed, from the end of its log."""
-    if code < 0:  # the log may end with what an earlier process has said
+    if code < 0:  # the last lines of the log may be an earlier process's
         hint = "; too little memory?" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -339,14 +338,14 @@ def _reason(log: Path, code: int) -> str:
 
 
 def remaining_seconds(cells: Sequence[Job], jobs: int, left: Collection[Job] | None = None) -> float | None:
-    """Return how long the rest of a table will take, from what its rounds have taken so far; None if unknown.
+    """Estimate the remaining seconds of a table from its rounds so far; None if unknown.
 
-    A cell without a round counts by those of its row and column, else of its column, else by all.
+    A cell without a round is estimated from its row and column, else from its column, else from all cells.
 
     Args:
         cells: all cells of the table.
         jobs: how many run at once.
-        left: those that run or wait; all by default. Others have failed, or a scheduler has stopped them.
+        left: running and waiting cells; all by default. Others have failed, or a scheduler has stopped them.
     """
     spent = {cell: cell.seconds() for cell in cells}
     work = []

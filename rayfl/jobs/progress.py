@@ -1,4 +1,4 @@
-"""What a person sees of a table that is being run."""
+"""The progress display of a running table."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REFRESH = 5.0  # seconds between two looks at the records of all cells
 
 
 class TableProgress:
-    """Shows how far a table has come: bars on a terminal, plain lines anywhere else.
+    """Shows the progress of a table: bars on a terminal, plain lines elsewhere.
 
     Args:
         cells: all cells of the table.
         jobs: how many run at once.
         interval: seconds between two plain lines.
         console: where to print; standard output by default.
-        items: what people call the cells.
+        items: the word for cells in the output.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TableProgress:
         self.console.print(text, soft_wrap=True, markup=False)
 
     def show(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
-        """Show what runs and what waits, from time to time."""
+        """Show running and waiting cells, at most once per interval."""
         now = time.monotonic()
         self._left = [*running, *waiting]
         if self._bar is not None and now - self._looked >= REFRESH:

@@ -24,12 +24,9 @@ from rayfl.record.folder import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import rooted
 from rayfl.settings.description import about_data, class_name, tells_apart
-from rayfl.settings.reader import flattened, layered, read, settled
+from rayfl.settings.reader import Flat, flattened, layered, read, settled
 from rayfl.settings.yaml_file import read_mapping, read_yaml
 from rayfl.system.text import did_you_mean, one_line, shown
-
-Settings = dict[str, Any]
-"""Options of ``rayfl.run`` by their dotted names."""
 
 Text = str | int | float
 """A text; YAML takes some for numbers."""
@@ -39,10 +36,10 @@ KINDS = {
     "tune space": ({"sweep", "search"}, "a tune space: run it with rayfl tune"),
     "configuration": ({"method"}, "a configuration of a run: run it with rayfl run --config"),
 }
-"""By what names at the top a kind of file is known, and what to do with it."""
+"""Kind of file -> the top-level names that identify it, and what to do with it."""
 
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
-"""Options that a table or sweep gives to its runs itself."""
+"""Options that a table or sweep sets for its runs."""
 
 MOST_SEEDS = 1000
 LONGEST_NAME = 200
@@ -65,10 +62,10 @@ class _File:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the settings of its cells, and further ones for some columns."""
+    """A row: the settings of its cells, and additional ones for single columns."""
 
-    settings: Settings
-    at: dict[str, Settings]
+    settings: Flat
+    at: dict[str, Flat]
 
 
 @dataclass(frozen=True)
@@ -77,22 +74,22 @@ class Table:
 
     Attributes:
         path: the file.
-        name: what reports and folders call it, such as ``fedco2_t3``.
-        title: what it is about.
+        name: the name in reports and of folders, such as ``fedco2_t3``.
+        title: for display.
         seeds: one run of every cell per seed.
         base: settings of all cells.
         columns: name -> settings.
         rows: name -> row.
         missing: methods of rows that rayfl does not have yet; such rows are left out.
-        reference: the row that reports test the others against, if there is such a row.
+        reference: the row that reports compare the others with, if it exists.
     """
 
     path: Path
     name: str
     title: str
     seeds: tuple[int, ...]
-    base: Settings
-    columns: dict[str, Settings]
+    base: Flat
+    columns: dict[str, Flat]
     rows: dict[str, Row]
     missing: frozenset[str] = frozenset()
     reference: str = REFERENCE
@@ -129,7 +126,7 @@ class Table:
             reference,
         )
 
-    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
+    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Flat:
         """Return the settings of a cell, with changes, and its place in the table."""
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
@@ -138,12 +135,12 @@ class Table:
         return rooted(layered(*layers)) | {"cell": asdict(place)}
 
     def lacks(self, settings: Mapping[str, Any]) -> str | None:
-        """Return the name of the settings' method if rayfl does not have it yet, as the file says."""
+        """Return the settings' method if the file lists it as missing from rayfl; None otherwise."""
         method = settings.get("method")
         return method if method in self.missing else None
 
     def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
-        """Return the rows or columns of these names in the order of the file; all, where None are named.
+        """Return the rows or columns of these names in the order of the file; all if None are named.
 
         Args:
             kind: ``row`` or ``column``.
@@ -161,7 +158,7 @@ class Table:
 
 
 def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
-    """Refuse a file of another kind; say which command takes it."""
+    """Refuse a file of another kind, and name the command that takes it."""
     for kind, (names, use) in KINDS.items():
         if names <= content.keys():
             if kind != wanted:
@@ -178,7 +175,7 @@ def check_seeds(seeds: Any) -> tuple[int, ...]:
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
-    """Return as many seeds as asked for: those of a file, then the smallest other ones."""
+    """Return the requested number of seeds: those of a file, then the smallest other ones."""
     if count is None:
         return tuple(seeds)
     if not 1 <= count <= MOST_SEEDS:
@@ -187,12 +184,12 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
 
-def changes_of(given: Any, what: str) -> Settings:
-    """Return what options of ``rayfl.run`` and ``--rounds`` change.
+def changes_of(given: Any, what: str) -> Flat:
+    """Return the settings that options of ``rayfl.run`` and ``--rounds`` change.
 
     Args:
         given: the parsed command line.
-        what: which decides the rest, ``table`` or ``sweep``.
+        what: ``table`` or ``sweep``, which sets all other options.
     """
     for name, value in given.settings.items():
         if name in DECIDED:
@@ -202,20 +199,20 @@ def changes_of(given: Any, what: str) -> Settings:
 
 
 def slug(name: str) -> str:
-    """Return a name as part of a path."""
+    """Return a name in a form that can be part of a path."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
 
 
 def on_one_line(title: Any) -> str:
-    """Return a title, which may be missing or on several lines, as one line."""
+    """Return a title as one line; an empty one if it is missing."""
     return one_line(" ".join(str("" if title is None else title).split()))
 
 
 def folder_name(key: str, name: Any) -> str:
-    """Return the name of a table or sweep as that of its folder.
+    """Return the name of a table or sweep in the form for its folder.
 
     Args:
-        key: under which its file has the name.
+        key: of the name in the file.
         name: the name.
     """
     if not (found := slug(str(name))):
@@ -225,8 +222,8 @@ def folder_name(key: str, name: Any) -> str:
     return found
 
 
-def of_data(settings: Settings) -> str:
-    """Return the settings that decide about the data and their division, as one text to compare."""
+def of_data(settings: Flat) -> str:
+    """Return the settings of the data and their division, as one text to compare."""
     return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
 
 
@@ -269,7 +266,7 @@ def _row(place: str, content: Any, columns: Collection[str]) -> Row:
 
 
 def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
-    """Refuse methods that do not exist, unless the file says so; and what it says of methods that do."""
+    """Refuse unknown methods that are not listed as missing, and listed ones that exist or have no row."""
     known = {**METHODS, **WRAPPERS}
     for method in sorted(missing):
         if method in known or method not in named:
@@ -281,7 +278,7 @@ def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
             raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
 
 
-def _settings(place: str, content: Any) -> Settings:
+def _settings(place: str, content: Any) -> Flat:
     """Check that settings are options with values; a mapping is the value of one option."""
     if content is None:
         return {}

@@ -27,12 +27,12 @@ Averaging = Literal["samples", "uniform"]
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """Return the types that a union is of; of another type, the type."""
+    """Return the members of a union, or the type itself if it is no union."""
     return get_args(kind) or (kind,)
 
 
 def fits(cls: type, one: str, other: str) -> bool:
-    """Say whether a class has a member that was written with, or after, another one."""
+    """Return whether the class that defines one member is, or derives from, the one that defines another."""
     owner, of_other = (next(c for c in cls.__mro__ if name in vars(c)) for name in (one, other))
     return issubclass(owner, of_other)
 
@@ -123,7 +123,7 @@ class Method(Settings, ABC, place="method"):
     # ---- often
 
     def shared(self, name: str, module: nn.Module) -> bool:
-        """Say whether an entry of the net travels (true) or stays with the client.
+        """Return whether an entry of the net is sent (true) or stays with the client.
 
         Args:
             name: the entry, such as ``conv.1.running_mean``.
@@ -153,7 +153,7 @@ class Method(Settings, ABC, place="method"):
 
         Args:
             server: its state.
-            up: upload key -> combined payload; a key that nobody uploaded is absent.
+            up: upload key -> combined payload; a key that no client uploaded is absent.
             cohort: whose uploads they are.
         """
         return {**server, **up}
@@ -190,7 +190,7 @@ class Method(Settings, ABC, place="method"):
         return "global" if "global" in self.views else None
 
     def setup(self, net: Net, population: int, seed: int) -> None:
-        """Take up the facts of the run, and refuse what the method cannot do with them.
+        """Store the facts of the run, and refuse a run that the method cannot do.
 
         Called once per process, and before any is started, ahead of everything else.
 
@@ -225,7 +225,7 @@ class Method(Settings, ABC, place="method"):
         return server
 
     def download_for(self, server: State, client: int) -> State:
-        """Return what one client receives besides, by keys that ``download`` does not use."""
+        """Return what one client receives in addition, by keys that ``download`` does not use."""
         return {}
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:

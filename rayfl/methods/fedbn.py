@@ -16,7 +16,7 @@ BatchNormPart = Literal["all", "affine_only"]
 
 
 def in_batch_norm(name: str, module: nn.Module, part: BatchNormPart) -> bool:
-    """Say whether an entry belongs to a BatchNorm layer, and there to the given part of it."""
+    """Return whether an entry belongs to a BatchNorm layer, and to the given part of it."""
     statistics = name.endswith(("running_mean", "running_var"))
     return is_batch_norm(module) and not (part == "affine_only" and statistics)
 

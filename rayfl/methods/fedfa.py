@@ -66,7 +66,7 @@ class FedFA(Method):
         weights = {i: by_samples[i] if self.averaging == "samples" else 1 for i in gathered}
         mean: Params = weighted_mean(gathered, weights)
         statistics = server["statistics"].merge(mean)
-        if len(gathered) > 1:  # one client has no variance: that of before stays
+        if len(gathered) > 1:  # one client has no variance: the earlier one stays
             stacked = Params.stack(gathered.values())
             statistics = statistics.replace({f"{n}_var": self._variance(t) for n, t in stacked.items()})
         return {"weights": up["weights"], "statistics": statistics}

@@ -124,7 +124,7 @@ def matrices(w: Params) -> dict[str, Tensor]:
 
 
 def worthwhile(rank: float, matrix: Tensor) -> bool:
-    """Say whether a matrix [o, i] of rank r is less as factors: r (o + i + 1) < o i."""
+    """Return whether a matrix [o, i] of rank r is smaller as factors: r (o + i + 1) < o i."""
     return rank * (sum(matrix.shape) + 1) < matrix.numel()
 
 

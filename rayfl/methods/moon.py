@@ -30,7 +30,7 @@ class MOON(Method):
     """Temperature of the contrastive loss."""
 
     def init_client(self, client: Client) -> State:
-        """Start with the initial model as the one of before."""
+        """Start with the initial model as the previous one."""
         return {"previous": client.initial}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:

@@ -146,7 +146,7 @@ class PartialFed(Method):
         return received.merge(own.select(kept.__contains__))
 
     def _fixed(self, name: str) -> bool:
-        """Say whether an entry stays with the client where the choice is fixed."""
+        """Return whether an entry stays with the client if the choice is fixed."""
         if self.mode == "no_bn":
             return is_batch_norm(self.net.modules_of[name])
         if self.mode == "no_cls":
@@ -171,7 +171,7 @@ class PartialFed(Method):
         return {"kept": kept.mean(0).tolist(), "kept_by": kept.sum(1).tolist(), **of_layers}
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
-        """Tell of a run whose clients have stopped taking anything from the others."""
+        """Warn if the clients no longer take anything from the others."""
         kept = metrics.get("kept")
         if not isinstance(kept, list) or min(kept) < 1:
             return None

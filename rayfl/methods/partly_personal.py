@@ -27,7 +27,7 @@ class PartlyPersonal(Method):
 
     @abstractmethod
     def shared(self, name: str, module: nn.Module) -> bool:
-        """Say whether an entry of the net travels (true) or stays with the client; see ``Method.shared``."""
+        """Return whether an entry of the net is sent (true) or stays; see ``Method.shared``."""
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

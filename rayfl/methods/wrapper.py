@@ -151,7 +151,7 @@ class Wrapper(Method):
 
     @property
     def architectures(self) -> Mapping[str, Architecture | str | None]:
-        """Those of the wrapped method, and of this one, should it have any."""
+        """Those of the wrapped method, and of this one, if it has any."""
         return {**self.of.architectures, **super().architectures}
 
     @property

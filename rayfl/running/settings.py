@@ -170,7 +170,7 @@ class RunSettings(Settings, place=""):
         settings = deciding(config_of(self))
         if self.plan().goes_by_rounds:
             settings["rounds"] = self.rounds
-        if not self.finetune.epochs:  # it decides nothing, and checkpoints of earlier versions lack it
+        if not self.finetune.epochs:  # then its options change nothing
             settings = {name: value for name, value in settings.items() if not name.startswith("finetune.")}
         if (trace := self.sampling.digest()) is not None:
             settings["trace"] = trace

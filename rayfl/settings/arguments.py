@@ -1,4 +1,4 @@
-"""Arguments of classes that can be configured: their types, and whether values are of them."""
+"""Arguments of configurable classes: their types, and checks of values against these."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rayfl.system.text import shown
 
 _CHECKED = ConfigDict(
     arbitrary_types_allowed=True,  # nets, arrays, functions
-    strict=True,  # True is no 1, and "3" no 3
+    strict=True,  # True is not taken for 1, nor "3" for 3
     allow_inf_nan=False,
 )
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False"}
 _BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: ("at most", "le")}
-"""What a number may be marked with beyond its type, and how people say it."""
+"""Bounds that a number's annotation may have: their words, and the attribute with the limit."""
 _OUT = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
-"""What pydantic calls a number out of its bounds."""
+"""Pydantic's error types for a number out of its bounds."""
 
 
 def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[str, Any]:
-    """Return the arguments of a constructor as their types take them.
+    """Return the arguments of a constructor, converted to their types.
 
     Args:
         cls: the class.
@@ -48,7 +48,7 @@ def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[s
 
 
 def checked(place: str, value: Any, kind: Any) -> Any:
-    """Return a value as its type takes it: NumPy's numbers as Python's, paths as texts, lists as tuples.
+    """Return a value converted to its type: NumPy's numbers to Python's, paths to texts, lists to tuples.
 
     Args:
         place: the setting, for the message.
@@ -74,16 +74,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def taken(kind: Any) -> Any:
-    """Return an annotation as pydantic checks it: strictly, but for numbers of NumPy, paths and lists.
+    """Return the annotation for pydantic: strict, but with conversions of NumPy's numbers, paths and lists.
 
     Raises:
-        BadCode: it has a mark that nothing would check.
+        BadCode: it has metadata that is no bound.
     """
     origin, inner = get_origin(kind), get_args(kind)
-    if isinstance(kind, str) or kind in (
-        Any,
-        inspect.Parameter.empty,
-    ):  # or of type checkers alone
+    if isinstance(kind, str) or kind in (Any, inspect.Parameter.empty):  # a text: for type checkers
         return Any
     if origin is Annotated:
         for mark in inner[1:]:
@@ -91,7 +88,7 @@ def taken(kind: Any) -> Any:
                 raise BadCode(f"{mark!r} is no bound: use at_least, above, at_most or below")
         return Annotated[(taken(inner[0]), *inner[1:])]
     if origin in (Union, UnionType):
-        return Union[tuple(map(taken, inner))]  # noqa: UP007  # of as many as there are
+        return Union[tuple(map(taken, inner))]  # noqa: UP007  # of any number of types
     if origin is Literal:
         return Annotated[Any, PlainValidator(partial(_one_of, inner))]
     if origin in (list, tuple):
@@ -134,11 +131,11 @@ def _whole(value: Any) -> Any:
 def _number(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     too_large = isinstance(value, int | float) and abs(value) > float(np.finfo(np.float32).max)
-    return math.inf if too_large else value  # as it is to what computes with 32 bits
+    return math.inf if too_large else value  # float32 has no larger number
 
 
 def bounds_of(kind: Any) -> list[str]:
-    """Return the bounds of a number's type in words, such as ``at least 0``, with what is added to them."""
+    """Return the bounds of a number's type in words, such as ``at least 0``, with the texts beside them."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return [words for each in inner for words in bounds_of(each)]
@@ -151,24 +148,24 @@ def bounds_of(kind: Any) -> list[str]:
 
 @cache
 def arguments_of(cls: type) -> dict[str, Any]:
-    """Return the arguments of a class and their types, as far as they can be told."""
+    """Return the arguments of a class and their types; Any for ``*args`` and ``**kwargs``."""
     try:
         parameters = inspect.signature(cls, eval_str=True).parameters
     except NameError:  # a name that only type checkers import
         parameters = inspect.signature(cls).parameters
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # annotated for each value
     return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """Return the default of every argument of a class; ``inspect.Parameter.empty`` where there is none."""
+    """Return the default of every argument of a class; ``inspect.Parameter.empty`` for required ones."""
     made = fields(cls) if is_dataclass(cls) else ()
     found = {p.name: p.default for p in inspect.signature(cls).parameters.values()}
     return found | {f.name: f.default_factory() for f in made if f.default_factory is not MISSING}
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """Return the types that a union is of; of another type, the type; without marks."""
+    """Return the members of a union, or the type itself if it is no union; without ``Annotated``."""
     if get_origin(kind) is Annotated:
         return members(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -177,7 +174,7 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 
 def expected(kind: Any) -> str:
-    """Say what a value should be."""
+    """Return in words which values a type takes."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return expected(inner[0])
@@ -202,7 +199,7 @@ def expected(kind: Any) -> str:
 def described(thing: object) -> str:
     """Return an object as a short text: its class, and the arguments that differ from their defaults.
 
-    A class of the user's own stands there with its import path.
+    A class of the user's own is named by its import path.
     """
     cls = type(thing)
     name = f"{cls.__module__}.{cls.__qualname__}" if is_own(cls) else cls.__name__
@@ -220,5 +217,5 @@ def changed(thing: object) -> dict[str, Any]:
 def _same(value: Any, default: Any) -> bool:
     try:
         return bool(value == default)
-    except Exception:  # of arrays
+    except Exception:  # arrays raise it
         return False

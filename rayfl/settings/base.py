@@ -1,6 +1,6 @@
-"""Settings are declared once: name, type, bounds, default and help of an option stand in one place.
+"""Settings are declared once, with name, type, bounds, default and help of each option.
 
-What a subclass of :class:`Settings` annotates is an option of it, and the text below is the help::
+Each annotation of a subclass of :class:`Settings` is an option, and the text below it is its help::
 
     class FedProx(Method):
         mu: Annotated[float, at_least(0)] = 0.01
@@ -79,8 +79,8 @@ class Settings(Displayed):
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
     """
 
-    _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
-    _frozen: ClassVar[bool] = True  # methods still keep in themselves what ``setup`` is told
+    _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold; another one replaces them
+    _frozen: ClassVar[bool] = True  # False for methods, whose ``setup`` sets attributes
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
@@ -98,14 +98,14 @@ class Settings(Displayed):
             cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]
-            cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # it sets what it is given
+            cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # for its __init__
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
             problem = f"would be no new default, because {owner.__name__} has an __init__ of its own"
             raise BadCode(f"{cls.__name__}.{hidden.pop()}", problem, f"give {cls.__name__} one, too")
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    """Return what a class annotates: as types, whose names subclasses in other modules do not know."""
+    """Return the annotations of a class as types: subclasses in other modules cannot resolve their names."""
     try:
         found = inspect.get_annotations(cls, eval_str=True)
     except NameError:  # a name that only type checkers import
@@ -114,12 +114,12 @@ def _annotations(cls: type) -> dict[str, Any]:
         for name in found.keys() & vars(root).keys() - {known.name for known in fields(root)}:
             found[name] = ClassVar
     for kind in found.values():
-        taken(kind)  # which refuses marks that nobody would check
+        taken(kind)  # refuses metadata that is no bound
     return found
 
 
 def _take_defaults(cls: Any) -> None:
-    """Make what a class sets without an annotation a default, where a base class has such an option."""
+    """Make an attribute without an annotation the new default of the base class's option of that name."""
     for known in fields(cls):
         value = vars(cls).get(known.name, known)
         if known.name not in cls.__annotations__ and value is not known and not hasattr(value, "__get__"):
@@ -128,7 +128,7 @@ def _take_defaults(cls: Any) -> None:
 
 
 def _checking(cls: Any, of_settings: bool = False) -> Any:
-    """Return a constructor that checks arguments before that of the class works with them."""
+    """Return the constructor of a class with a check of its arguments before it."""
     init: Any = vars(cls)["__init__"]
     signature = inspect.signature(init)
     new_defaults = {f.name: f.default for f in fields(cls) if f.metadata} if of_settings else {}
@@ -154,7 +154,7 @@ def _unlike(
     named: Mapping[str, Any],
     error: TypeError,
 ) -> UserError:
-    """Return what is wrong with the arguments of a constructor, which Python has refused."""
+    """Return the error of the user's for arguments of a constructor that Python has refused."""
     if odd := [name for name in named if name not in known]:
         hint = did_you_mean(odd[0], [name for name in known if name != "self"])
         return Unknown(f"{cls._place}.{odd[0]}".lstrip("."), f"is no option of {cls.__name__}{hint}")
@@ -167,14 +167,14 @@ def _unlike(
 
 
 class Value(Settings):
-    """Settings that are nothing but their options: equal where these are, and shown as a short text."""
+    """Settings that are equal if their options are equal, with a short text as ``str``."""
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class, with the same options."""
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        """Return what equal objects have in common."""
+        """Return the hash of the short text, which equal objects share."""
         return hash(str(self))
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ def registered(module: Mapping[str, Any], base: type) -> dict[str, Any]:
 
     Args:
         module: its ``globals()``.
-        base: what they have in common; neither it nor another abstract class is among them.
+        base: their base class, which is left out, as are abstract classes.
     """
     return {
         name: thing

@@ -1,4 +1,4 @@
-"""What a run folder's configuration holds: the federation with all arguments it was made of, as YAML."""
+"""The configuration in a run folder: a federation with all of its arguments, as YAML."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rayfl.system.own_code import is_own
 from rayfl.system.text import shown
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
-"""Settings that may change when a run is resumed; any other would make it another run.
+"""Settings that may change when a run is resumed; with others it would be another run.
 
-``rounds`` may not, either, where a method or a schedule goes by it: see ``Federation.deciding``.
+``rounds`` may not change where a method or a schedule uses it: see ``Federation.deciding``.
 """
 PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
-"""Settings that say where things are, or what is checked, and decide no number."""
+"""Settings of places and of checks, which change no number."""
 PAPER_NAMES = {
     "DCPFL": "DC-PFL",
     "FedCO2": "Fed-CO2",
@@ -33,9 +33,9 @@ PAPER_NAMES = {
     "PFedMe": "pFedMe",
     "PFedVEM": "pFedVEM",
 }
-"""Methods of rayfl whose papers call them otherwise than Python can: people see and write these names."""
+"""Methods whose papers use a name that Python cannot; users see and write the paper's name."""
 _SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
-"""Settings that decide what is measured, and how, but not what is trained."""
+"""Settings that change what is measured, and how, but not what is trained."""
 
 
 def dump(federation: object) -> str:
@@ -53,10 +53,10 @@ def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dic
     """Return a configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
 
     Args:
-        config: nested, as :func:`dump` writes it; the path of a component's class stands under its own name.
-        above: what all names begin with.
-        shown: whether it is for people: classes without their modules, methods as in their papers, lists as
-            texts.
+        config: nested, as :func:`dump` writes it; a component's name has the path of its class.
+        above: the prefix of all names.
+        shown: whether to use the form for display: classes without their modules, methods as in their
+            papers, lists as texts.
     """
     found: dict[str, Any] = {}
     for key, value in config.items():
@@ -73,31 +73,31 @@ def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dic
 
 
 def display_name(path: str) -> str:
-    """Return what people call the class of an import path: its name, or that of its paper."""
+    """Return the name for display of the class of an import path: its own, or that of its paper."""
     package, _, name = path.rpartition(".")
     return PAPER_NAMES.get(name, name) if package == "rayfl.methods" else name
 
 
 def class_name(name: Any) -> Any:
-    """Return the class of a method that is named as in its paper; other names and values as they are."""
+    """Return the class name of a method named as in its paper; other values unchanged."""
     return next((known for known, paper in PAPER_NAMES.items() if paper == name), name)
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that decide a run's numbers, by their dotted names, as JSON.
+    """Return the settings that change a run's numbers, by their dotted names, as JSON values.
 
     Args:
         config: nested, as :func:`dump` writes it.
     """
     return {
-        name: json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
+        name: json.loads(json.dumps(value), parse_constant=str)  # NaN and infinity as texts
         for name, value in flat(config).items()
         if value != {} and decides(name)
     }
 
 
 def decides(name: str) -> bool:
-    """Return whether a setting decides a run's numbers, so that a run cannot go on with another value."""
+    """Return whether a setting changes a run's numbers: a run cannot be resumed with another value."""
     return not _within(name, (*PLACES, *RESUMABLE))
 
 
@@ -107,13 +107,13 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def tells_apart(name: str) -> bool:
-    """Return whether a setting makes another experiment, and not a repetition of one with another seed."""
+    """Return whether a setting changes the experiment, and not only its seed, places or scoring."""
     ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", *_SCORED} - {"rounds"}
     return not _within(name, ignored)
 
 
 def about_data(name: str) -> bool:
-    """Return whether a setting says which data there are, and how they are divided."""
+    """Return whether a setting changes the data or their division."""
     return name.partition(".")[0] in ("data", "clients", "unseen")
 
 
@@ -122,7 +122,7 @@ def _within(name: str, names: Collection[str]) -> bool:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a value, and an object with the arguments it was made of, as YAML can hold it."""
+    """Return a value as YAML can hold it: an object as its class and its arguments."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, os.PathLike):
@@ -160,9 +160,9 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def public_path(cls: type) -> str:
-    """Return the import path of a class: of rayfl's own classes the one that users write.
+    """Return the import path of a class; for rayfl's own classes the public one, which users write.
 
-    ``rayfl.methods.FedBN`` stays, in whatever file the class is defined.
+    ``rayfl.methods.FedBN`` does not depend on the file in which the class is defined.
     """
     parts = cls.__module__.split(".")
     for length in range(2, len(parts)) if parts[0] == "rayfl" else ():
@@ -173,6 +173,6 @@ def public_path(cls: type) -> str:
 
 
 def _check_text(text: str, where: str) -> None:
-    """Refuse a text that no file can hold, or no path."""
+    """Refuse a text that is no UTF-8 or contains NUL."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
         raise BadValue(where, f"is {shown(text)}", "it must be text in UTF-8 without the character NUL")

@@ -1,4 +1,4 @@
-"""What a configuration may name by import path is decided here, before anything is imported."""
+"""Which import paths a configuration may name: this is checked before anything is imported."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ import rayfl
 from rayfl.errors import BadValue
 
 NETS = "torchvision.models"
-"""What a configuration may name of the libraries that rayfl needs."""
+"""The one module of rayfl's libraries from which a configuration may name classes."""
 _EVERYWHERE = ("rayfl", "pip", "setuptools")
-"""Distributions whose modules, with those of all that they need, are libraries."""
+"""Distributions whose modules, and whose requirements' modules, count as libraries."""
 
 
 @contextmanager
 def from_here() -> Iterator[None]:
-    """Let modules of the current folder be imported in the body, and by the processes that it starts.
+    """Allow imports from the current folder in the body, and in the processes that it starts.
 
-    The folder comes last: a ``pandas.py`` in it does not take the place of the library. Commands that look at
-    a run's folder, which may be a stranger's, must not import from that.
+    The folder comes last on the path: a ``pandas.py`` in it does not replace the library. Commands that read
+    a run's folder, which may be a stranger's, must not import from there.
     """
     here = os.getcwd()
-    if sys.flags.safe_path or {here, ""} & {*sys.path}:  # forbidden, or in the place that the user has chosen
+    if sys.flags.safe_path or {here, ""} & {*sys.path}:  # forbidden, or already on the path
         yield
         return
     sys.path.append(here)
@@ -46,11 +46,11 @@ def from_here() -> Iterator[None]:
 
 
 NAMED_ELSEWHERE: dict[str, Any] = {}
-"""In a process of another one's run: import path -> what it names in that one."""
+"""In a worker process: import path -> the object that it names in the main process."""
 
 
 def installed(package: str) -> bool:
-    """Say whether a package is installed. A folder of its name may be its output, as ``wandb`` makes one."""
+    """Return whether a package is installed. A folder of its name, as ``wandb`` writes, does not count."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
 
@@ -62,7 +62,7 @@ def _libraries() -> frozenset[str]:
     for wanted in waiting:
         try:
             needs = [Requirement(need) for need in requires(wanted.name) or ()]
-        except PackageNotFoundError:  # rayfl from a folder, or what another system needs
+        except PackageNotFoundError:  # rayfl is not installed, or another system needs it
             continue
         environments = [{"extra": extra} for extra in wanted.extras or {""}]
         waiting += [
@@ -78,23 +78,23 @@ def _libraries() -> frozenset[str]:
 
 
 def _may_be_named(path: str) -> bool:
-    """Say whether a path leads to rayfl, to nets of torchvision, or to no library: a module of one's own."""
+    """Return whether a path is of rayfl, of torchvision's nets, or of a module of the user's own."""
     return path.startswith(("rayfl.", f"{NETS}.")) or path.partition(".")[0] not in _libraries()
 
 
 def refusal(path: str) -> str:
-    """Say that a path is refused."""
+    """Return the message for a refused import path."""
     return (
-        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a module or "
-        "package of your own"
+        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a "
+        "module or package of your own"
     )
 
 
 def named(path: str) -> Any:
-    """Return what the import path ``module.name`` of a configuration names.
+    """Return the object that the import path ``module.name`` of a configuration names.
 
-    Both the path and the module that the thing is defined in are looked at, for modules show what they
-    have imported: ``some.module.popen`` may be that of ``os``.
+    Both the path and the module that defines the object are checked, because a module also has the names
+    that it imports: ``some.module.popen`` may be that of ``os``.
 
     Raises:
         UserError: it may not be named, or is no import path.
@@ -116,7 +116,7 @@ def named(path: str) -> Any:
 
 
 def _home(thing: Any) -> str | None:
-    """Return the import path of what something is or was made of; None where it does not say."""
+    """Return the import path of an object, or of its class; None if it has no ``__module__``."""
     while isinstance(thing, partial):
         thing = thing.func
     if ismodule(thing):

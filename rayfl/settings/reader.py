@@ -1,8 +1,8 @@
-"""The one reader: settings by their dotted names become a federation.
+"""The one reader: it makes a federation from settings by their dotted names.
 
 Command lines, configuration files, tables, sweeps and run folders all give the same mapping: ``method`` names
-a class, ``method.mu`` is an option of it. A value may itself be a mapping with ``class_path`` and
-``init_args``, as ``config.yaml`` has it. What a value must be, the annotations of the classes say.
+a class, ``method.mu`` is an option of it. A value may also be a mapping with ``class_path`` and
+``init_args``, as in ``config.yaml``. The annotations of the classes are the types of the values.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ Flat = dict[str, Any]
 """Settings by their dotted names."""
 
 GROUPS = ("training", "finetune")
-"""Settings that are a mapping of options of one class, which nobody names."""
+"""Settings whose options belong to one fixed class, which configurations do not name."""
 _ABSENT = object()
 
 
 class Word(str):
-    """A value as it was typed: what it means depends on the setting that it is for."""
+    """The raw text of a value from the command line; its setting decides how it is parsed."""
 
 
 def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
-    """Make an object of settings.
+    """Make an object from settings.
 
     Args:
         cls: its class.
-        settings: by their names, which are dotted where they belong to a part; those not given have their
-            defaults.
+        settings: by their names, dotted for options of a part; missing ones have their defaults.
         place: the object's own name, such as ``data.partition``.
 
     Raises:
@@ -58,7 +57,7 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
         if name not in kinds:
             raise _unknown(cls, place, name, kinds)
     found = {name: _part(cls, name, kinds[name], own, _below(place, name)) for name, own in grouped.items()}
-    if not issubclass(cls, Settings):  # which check this themselves
+    if not issubclass(cls, Settings):  # Settings check this themselves
         needed = [name for name, each in defaults_of(cls).items() if each is inspect.Parameter.empty]
         if lacking := [name for name in needed if name not in found]:
             raise Missing(_below(place, lacking[0]), "is missing")
@@ -74,7 +73,7 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
 
 
 def _grouped(settings: Mapping[str, Any], place: str) -> dict[str, Flat]:
-    """Return name -> what is said of it: its value under an empty name, and its options."""
+    """Return name -> its value, under an empty name, and its options."""
     found: dict[str, Flat] = {}
     for name, value in settings.items():
         if not all(str(name).split(".")):
@@ -89,7 +88,7 @@ def _below(place: str, name: str) -> str:
 
 
 def _part(cls: type, name: str, kind: Any, given: Flat, place: str) -> Any:
-    """Return one argument: a value, or an object of a class that is named or has a default."""
+    """Return one argument: a value, or an object of the named or default class."""
     base = part_of(kind)
     value = given.pop("", _ABSENT)
     if isinstance(value, Word):
@@ -124,7 +123,7 @@ def _part(cls: type, name: str, kind: Any, given: Flat, place: str) -> Any:
 
 
 def _opened(value: Mapping[Any, Any], given: Flat, place: str) -> tuple[Any, Flat]:
-    """Return the class that a mapping names, if it does, and the options in it and beside it."""
+    """Return the class that a mapping names, if any, and the options in it and beside it."""
     if not all(isinstance(key, str) for key in value):
         raise BadValue(place, f"is {shown(value)}", "it must map options to values")
     if "class_path" not in value:
@@ -140,7 +139,7 @@ def _opened(value: Mapping[Any, Any], given: Flat, place: str) -> tuple[Any, Fla
 
 
 def _default_class(cls: type, name: str, base: type, place: str) -> type:
-    """Return the class whose options are given where none is named: that of the default."""
+    """Return the class of options without a named class: that of the default."""
     default = defaults_of(cls)[name]
     if isinstance(default, base):
         return type(default)
@@ -153,14 +152,14 @@ def class_named(base: type, name: str, place: str) -> type:
     """Return the class of a name: one of rayfl's own, or one of the user's by its import path.
 
     Raises:
-        UserError: there is none below the base class.
+        UserError: no subclass of the base has this name.
     """
     found: type = _named(base, name, False, place)
     return found
 
 
 def _named(base: type, name: str, also_text: bool, place: str) -> Any:
-    """Return the class of a name; where a text may stand, the name itself if it is of no such class."""
+    """Return the class of a name; if texts are allowed, the name itself where there is no such class."""
     own = {each.__name__: each for each in (base, *own_classes(base)) if not inspect.isabstract(each)}
     short = class_name(name)
     if short.startswith("rayfl."):
@@ -184,7 +183,7 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
             "look in the current folder",
         ) from error
     except (UserError, ImportError, AttributeError) as error:
-        if also_text:  # whoever builds the net says it
+        if also_text:  # the code that builds the net reports it
             return name
         raise BadValue(place, f"is {name}: {error}") from error
     if isinstance(found, type) and issubclass(found, base):
@@ -202,7 +201,7 @@ def _choices(base: type) -> str:
 
 
 def part_of(kind: Any) -> type | None:
-    """Return the class of the objects that a type is for; None where values are of no class of settings."""
+    """Return the class of settings that a type takes; None if it takes plain values."""
     for each in members(kind):
         if get_origin(each) is list and (inner := part_of(get_args(each)[0])):
             return inner
@@ -212,7 +211,7 @@ def part_of(kind: Any) -> type | None:
 
 
 def typed(word: Word, kind: Any, place: str) -> Any:
-    """Return what a typed word means where a value of a type is wanted."""
+    """Return the value of a raw text, parsed for a type."""
     try:
         word.encode()
     except UnicodeError:
@@ -231,11 +230,11 @@ def typed(word: Word, kind: Any, place: str) -> Any:
     except OutOfBounds as error:
         raise BadValue(place, f"cannot be used: {error.problem}") from error
     except (yaml.YAMLError, ValueError, LookupError):
-        return str(word)  # a text, which its type refuses
+        return str(word)  # the check of the type refuses it
 
 
 def _unknown(cls: type, above: str, name: str, known: Collection[str]) -> UserError:
-    """Return the refusal of a name that is no option of a class, with the one that may have been meant."""
+    """Return the error for a name that is no option of a class, with a suggestion."""
     if not above:
         return unknown_option(name, known, cls, "")
     listed = f" Choose one of {', '.join(sorted(known))}" if known else " It has none"
@@ -246,16 +245,16 @@ def _unknown(cls: type, above: str, name: str, known: Collection[str]) -> UserEr
 def unknown_option(
     name: str, known: Collection[str], cls: type | None = None, before: str = "--"
 ) -> UserError:
-    """Return the refusal of an option that a command does not have.
+    """Return the error for an option that a command does not have.
 
     Args:
         name: without dashes.
-        known: the names that there are.
-        cls: of whose parts an option may have been meant that ends in the name.
-        before: what stands before names.
+        known: the existing names.
+        cls: the class whose options that end in the name are suggested.
+        before: the prefix of names.
     """
     head, dot, _ = name.partition(".")
-    slip = closest(name.lower(), known, 0.9)  # before a short form: --metric is metrics, not method.metric
+    slip = closest(name.lower(), known, 0.9)  # first a near miss: --metric is metrics, not method.metric
     longer = [] if slip or dot or cls is None else [*_ending(cls, name.replace("-", "_").lower())]
     meant = f"; did you mean {' or '.join(before + each for each in longer[:3])}?" if longer else ""
     hint = meant or did_you_mean(head if dot else name, known, before)
@@ -263,7 +262,7 @@ def unknown_option(
 
 
 def _ending(cls: type, last: str) -> Iterator[str]:
-    """Yield the options of all classes that settings can name, whose last part is a name; each once."""
+    """Yield every option, of all classes that settings can name, whose last part is the given name."""
     waiting: list[tuple[str, Any]] = list(arguments_of(cls).items())
     seen: set[type] = set()
     found: set[str] = set()
@@ -279,7 +278,7 @@ def _ending(cls: type, last: str) -> Iterator[str]:
 
 
 def settled(settings: Mapping[str, Any], cls: type) -> Flat:
-    """Return settings in which typed words are values, as far as their names tell of which type they are."""
+    """Return settings with raw texts parsed for the types of their settings."""
     return {
         name: typed(value, kind_at(cls, name), name) if isinstance(value, Word) else value
         for name, value in settings.items()
@@ -287,7 +286,7 @@ def settled(settings: Mapping[str, Any], cls: type) -> Flat:
 
 
 def kind_at(cls: type, place: str) -> Any:
-    """Return the type of a setting, of the first class that has one of this name; Any where none has."""
+    """Return the type of a setting, in the first class that has it; Any if there is none."""
     above, _, name = place.rpartition(".")
     base = base_at(cls, above) if above else cls
     for each in [] if base is None else [base, *own_classes(base)]:
@@ -297,7 +296,7 @@ def kind_at(cls: type, place: str) -> Any:
 
 
 def named_class(cls: type, name: str, place: str) -> type:
-    """Return the class that a name stands for at a place, such as ``data.partition``.
+    """Return the class that a name means at a place, such as ``data.partition``.
 
     Raises:
         UserError: there is none.
@@ -309,7 +308,7 @@ def named_class(cls: type, name: str, place: str) -> type:
 
 
 def base_at(cls: type, place: str) -> type | None:
-    """Return the class of the objects that stand at a place, such as ``data.partition``; None for others."""
+    """Return the base class of a place, such as ``data.partition``; None for plain values."""
     base: type | None = cls
     for name in place.split("."):
         known = [base, *own_classes(base)] if base is not None else []
@@ -322,11 +321,11 @@ def base_at(cls: type, place: str) -> type | None:
 
 
 def flattened(settings: Mapping[Any, Any], folder: Path = Path()) -> Flat:
-    """Return settings under dotted names alone: classes by their own names, options of groups one by one.
+    """Return settings under dotted names only: classes as their names, options of groups one by one.
 
     Args:
-        settings: with dotted names, or nested as ``config.yaml`` has them.
-        folder: in which files lie that are named instead of options, as in ``training: mine.yaml``.
+        settings: with dotted names, or nested as in ``config.yaml``.
+        folder: of files that are named in place of options, as in ``training: mine.yaml``.
     """
     found: Flat = {}
     for name, value in _pairs(settings, "", folder):
@@ -350,7 +349,7 @@ def _pairs(settings: Mapping[Any, Any], above: str, folder: Path) -> Iterator[tu
 
 
 def _group(name: str, value: Any, folder: Path) -> Mapping[Any, Any]:
-    """Return the options of a group, which a mapping or a file gives."""
+    """Return the options of a group, from a mapping or a file."""
     if isinstance(value, Word):
         value = typed(value, dict, name) if value.lstrip().startswith("{") else value
     if isinstance(value, str) and value and not value.lstrip().startswith("{"):
@@ -364,10 +363,9 @@ def _group(name: str, value: Any, folder: Path) -> Mapping[Any, Any]:
 
 
 def layered(*layers: Mapping[str, Any]) -> Flat:
-    """Return the settings of all layers, of which later ones win.
+    """Return the settings of all layers; later ones win.
 
-    A layer that names a class, as in ``data: CIFAR10``, drops the options that earlier layers gave to another
-    one.
+    A layer that names a class, as in ``data: CIFAR10``, drops options that earlier layers gave to another.
     """
     merged: Flat = {}
     for layer in layers:

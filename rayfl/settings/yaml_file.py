@@ -1,4 +1,4 @@
-"""YAML files of strangers: read with bounds, so that none can keep rayfl busy or break it."""
+"""Reads YAML files that may come from strangers, with bounds on their size and depth."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rayfl.errors import Damaged
 from rayfl.system.files import open_file, reading
 
 LARGEST = 1_000_000
-"""Bytes of a file, or characters of an option's value; files that come with rayfl have 20,000 at most."""
+"""Bytes of a file, or characters of an option's value; rayfl's own files have at most 20,000."""
 DEEPEST = 50
 """Mappings and lists within each other; a complete configuration has six."""
 MOST = 100_000
-"""Values of a file, those that aliases repeat included."""
+"""Values of a file, including those that aliases repeat."""
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -26,7 +26,7 @@ class OutOfBounds(yaml.MarkedYAMLError):
 
 
 class _Loader(_FAST):  # type: ignore[misc, valid-type]
-    """Refuses a name that is given twice, of which YAML would silently drop one; leaves dates texts."""
+    """Refuses duplicate names, of which YAML would silently drop one; reads dates as texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -52,17 +52,17 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts texts in quotes that this reader, or another one, would take for something else."""
+    """Quotes texts that this reader, or another one, would read as another type."""
 
 
-# Numbers such as 1e-3 and 08, which YAML of 2005 takes for texts.
+# Numbers such as 1e-3 and 08, which YAML 1.1 reads as texts.
 for name, pattern in {"float": r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$", "int": r"^[-+]?\d+$"}.items():
     for kind in (_Loader, _Dumper):
         kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(pattern), list("-+.0123456789"))
 
 
 def _make_int(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
-    """Return a whole number: 010 is 10, not 8 as for YAML of 2005; and 1:30 is a text, not 90."""
+    """Return a whole number: 010 is 10, not 8 as in YAML 1.1; and 1:30 is a text, not 90."""
     digits = str(node.value).replace("_", "")
     base = 0 if digits.lstrip("-+").startswith(("0x", "0b")) else 10
     return str(node.value) if ":" in digits else int(digits, base)
@@ -77,24 +77,24 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _make_float)
 
 
 def yaml_text(content: Any) -> str:
-    """Return content as YAML, which is read as the same."""
+    """Return content as YAML that reads back as the same content."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what YAML within bounds says.
+    """Parse YAML within bounds.
 
     Raises:
         OutOfBounds: it is too large, too deep or endless.
         yaml.YAMLError: it is no YAML.
-        ValueError, LookupError: a value is unlike its tag.
+        ValueError, LookupError: a value does not match its tag.
     """
     check_bounds(text)
     return yaml.load(text, _Loader)
 
 
 def check_bounds(text: str) -> None:
-    """Refuse YAML that is too large, too deep, or endless by its aliases, without making anything of it.
+    """Refuse YAML that is too large, too deep, or endless by its aliases, without building its values.
 
     Raises:
         OutOfBounds: it is one of these.
@@ -102,7 +102,7 @@ def check_bounds(text: str) -> None:
     """
     if len(text) > LARGEST:
         raise OutOfBounds(problem=f"it has more than {LARGEST:,} characters")
-    sizes: dict[str, int | None] = {}  # of what an anchor names; None while that is still open
+    sizes: dict[str, int | None] = {}  # anchor -> values that it names; None until its end
     open_ones: list[tuple[str | None, int]] = []
     found = 0
     for event in yaml.parse(text, Loader=_FAST):
@@ -144,21 +144,21 @@ def read_yaml(path: Path) -> Any:
         text = content.decode()
     try:
         return parse_yaml(text)
-    except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: a value unlike its tag
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: value and tag do not match
         where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
         problem = getattr(error, "problem", None)
         raise Damaged(path, f"is not valid YAML{where}{f': {problem}' if problem else ''}") from error
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """Read a YAML file that maps names to something.
+    """Read a YAML file that is a mapping.
 
     Args:
         path: the file.
         what: what it should be, for the message.
 
     Returns:
-        What is in the file; nothing if it is empty, or holds comments alone.
+        The content of the file; an empty mapping if it is empty or only has comments.
     """
     content = read_yaml(path)
     if content is None:

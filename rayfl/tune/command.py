@@ -11,9 +11,10 @@ from typing import Any
 from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.federation import Federation
-from rayfl.jobs.table_file import Settings, changes_of, find_file, first_seeds
+from rayfl.jobs.table_file import changes_of, find_file, first_seeds
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.imports import from_here
+from rayfl.settings.reader import Flat
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain, counted
@@ -101,7 +102,7 @@ def run(given: Any) -> int:
     return 1 if swept.failed else 0
 
 
-def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
+def _new(given: Any, changes: Flat) -> tuple[Space, Path]:
     if given.space is None:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find_file(given.space, "tune_spaces"))
@@ -114,7 +115,7 @@ def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
     return space.changed(changes), output
 
 
-def _resumed(given: Any, changes: Settings) -> tuple[Space, Path]:
+def _resumed(given: Any, changes: Flat) -> tuple[Space, Path]:
     if given.space is not None:
         raise Conflict("--resume", "takes the tune space from the folder; give one of the two")
     for name in ("rounds", "seeds", "samples", "output"):

@@ -1,4 +1,4 @@
-"""What a sweep gives: the table of its points, and the best one."""
+"""The results of a sweep: the table of its points, and the best one."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ POINTS = "points.csv"
 
 @dataclass(frozen=True)
 class PointResult:
-    """What has come of a point.
+    """The results of a point.
 
     Attributes:
         point: the point.
-        seeds: of the runs that have records, parallel to the following.
+        seeds: of the runs that have records, in the order of the following lists.
         scores: validation scores at the rounds that the protocol chooses, of as many rounds as all of its
-            runs have; None where there is none.
-        tests: test accuracies at the same rounds, in [0, 1]; None where there is none.
-        completed: rounds that all of its runs have completed; 0 while one has none.
+            runs have; None: a run has no score.
+        tests: test accuracies at the same rounds, in [0, 1]; None: a run has none.
+        completed: rounds that all of its runs have completed; 0 if a run has none.
         folders: of the runs, parallel to ``seeds``.
     """
 
@@ -56,12 +56,12 @@ class PointResult:
 
     @property
     def score(self) -> float | None:
-        """The mean validation score; None where a run has none."""
+        """The mean validation score; None if a run has none."""
         return mean_and_std(self.scores)[0]
 
     @property
     def test(self) -> float | None:
-        """The mean test accuracy; None where a run has none."""
+        """The mean test accuracy; None if a run has none."""
         return mean_and_std(self.tests)[0]
 
 
@@ -71,7 +71,7 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
     Args:
         point: the point.
         jobs: its trials, one per seed.
-        metric: what is compared.
+        metric: by which points are compared.
     """
     runs = [Result.load(job.folder) for job in jobs if (job.folder / METRICS).is_file()]
     reached = [run.summary["rounds" if run.complete else "completed"] for run in runs]
@@ -95,13 +95,13 @@ def _first_rounds(run: Result, rounds: int) -> Result:
 
 
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
-    """Return the first point that is best on validation data, among those that have come farthest."""
+    """Return the first of the best points on validation data, among those with the most rounds."""
     sign = 1 if mode == "max" else -1
     return max(_farthest(results), key=lambda r: sign * _compared(r), default=None)
 
 
 def _compared(result: PointResult) -> float:
-    return round(result.score or 0.0, 12)  # without what float64 adds to means
+    return round(result.score or 0.0, 12)  # without rounding errors of means in float64
 
 
 def _farthest(results: Sequence[PointResult]) -> list[PointResult]:
@@ -115,7 +115,7 @@ class Best:
     """The best points of a sweep: one, or one for each setting of the data.
 
     Attributes:
-        keys: searched keys that tell the settings of the data apart; empty where all points have the same.
+        keys: searched keys in which the settings of the data differ; empty if all points have the same.
         groups: the points of each setting, and the best of them, if one could be chosen.
     """
 
@@ -124,12 +124,12 @@ class Best:
 
     @classmethod
     def of(cls, results: Sequence[PointResult], mode: str, keys: Sequence[str] = ()) -> Best:
-        """Choose among points with the same data; nothing where all have data of their own.
+        """Choose among points with the same data; nothing if every point has other data.
 
         Args:
             results: the points.
             mode: whether large or small scores are good.
-            keys: searched keys that decide about the data.
+            keys: searched keys that change the data.
         """
         groups: dict[tuple[str, ...], list[PointResult]] = {}
         for r in results:
@@ -140,7 +140,7 @@ class Best:
 
     @property
     def points(self) -> list[PointResult]:
-        """The best points, with all that are as good as the first of them."""
+        """The best points, including all with an equal score."""
         return [
             r
             for group, best in self.groups
@@ -150,11 +150,11 @@ class Best:
         ]
 
     def name(self, group: Sequence[PointResult]) -> str:
-        """Return what the points of a group have in common, for people; empty where there is one group."""
+        """Return the settings that the points of a group share, for display; empty if there is one group."""
         return ", ".join(_in_common(key, group[0].point.values[key]) for key in self.keys)
 
     def caption(self) -> str | None:
-        """Say what the star in the table means, or why there is none."""
+        """Return what the star in the table means, or why there is none."""
         first = "; the first of equal ones is in its file"
         first *= len(self.points) > sum(best is not None for _, best in self.groups)
         if len(self.groups) == 1:
@@ -187,7 +187,7 @@ def points_table(
 
 
 def _sheet(results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> Sheet:
-    """Return a line per point, which leads to the page of its first run."""
+    """Return a line per point, with a link to the page of its first run."""
     keys = list(results[0].point.values) if results else []
     stars = best.points if best is not None else []
     rows: list[Row] = [
@@ -248,8 +248,8 @@ def write_best(
         best: the point.
         seeds: of the sweep.
         metric: by which it was chosen.
-        among: of what it is the best, for people.
-        path: where.
+        among: the points that were compared, for display.
+        path: the file to write.
     """
     settings = {key: value for key, value in best.point.settings.items() if key not in ("cell", "seed")}
     row = {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
@@ -284,14 +284,14 @@ def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, 
         if len(best.groups) > 1:
             common = best.name(group)
             place = slug(common) or str(index)
-            if output / f"best-{place}.yaml" in paths:  # values that differ only in digits that are not shown
+            if output / f"best-{place}.yaml" in paths:  # values may differ only in digits that are not shown
                 place += f"-{index}"
             among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
             path = output / f"best-{place}.yaml"
         write_best(own, point, seeds, metric, among, path)
         paths.append(path)
     if output / BEST not in paths:
-        (output / BEST).unlink(missing_ok=True)  # of an earlier session that could choose a point
+        (output / BEST).unlink(missing_ok=True)  # an earlier session could choose a point
     return paths
 
 
@@ -303,7 +303,7 @@ def write_all(
     title: str, name: str, results: Sequence[PointResult], metric: Metric, best: Best | None,
     seeds: Sequence[int], output: Path,
 ) -> list[Path]:  # fmt: skip
-    """Write all files of a sweep that is over, as far as it has what they show; return their paths."""
+    """Write all files of a finished sweep for which it has results; return their paths."""
     written = [output / POINTS]
     write_points(results, best, written[0])
     if best is not None:
@@ -314,7 +314,7 @@ def write_all(
 
 
 def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> str:
-    """Return the page of a sweep that is over."""
+    """Return the page of a finished sweep."""
     notes = [
         text.replace("* best", "Bold: best")  # a star on the terminal
         for text in (best.caption() if best else None, "± is the standard deviation over seeds.")

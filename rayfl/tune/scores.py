@@ -1,4 +1,4 @@
-"""What a sweep compares: metrics on validation data, at the rounds that a run's protocol chooses."""
+"""The scores of a sweep: metrics on validation data, at the rounds that a run's protocol chooses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rayfl.running.result import Result
 
 
 class RoundScores:
-    """Scores the rounds of a run as they come.
+    """Scores the rounds of a run one by one.
 
     Args:
         folder: the run folder.
         protocol: of the run.
-        metric: what the sweep compares.
+        metric: of the sweep.
     """
 
     def __init__(self, folder: Path, protocol: Protocol, metric: Metric) -> None:
@@ -27,8 +27,8 @@ class RoundScores:
         self._validation: Validation | None = None
 
     def score(self, record: Mapping[str, Any]) -> float | None:
-        """Return the validation score of a round; None in a round without one. Every round must be given."""
-        if self._validation is None:  # the folder has its partition with the first round
+        """Return the validation score of a round, or None. Call it for every round, in order."""
+        if self._validation is None:  # partition.json is written before the first round
             self._validation = Validation(read_population(self._folder), self._protocol)
         found = self._validation.scores(record)
         if found is None:
@@ -38,7 +38,7 @@ class RoundScores:
 
 
 def validation_score(run: Result, metric: Metric) -> float | None:
-    """Return the validation score of a run at the rounds that its protocol chooses; None without any."""
+    """Return the validation score of a run at the rounds that its protocol chooses, or None."""
     headline, scores = run.summary["headline"], RoundScores(run.folder, run.protocol, metric)
     if headline is None:
         return None

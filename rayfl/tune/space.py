@@ -20,7 +20,6 @@ from rayfl.evaluation.metrics import Metric
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
-    Settings,
     Table,
     Text,
     check_kind,
@@ -35,7 +34,7 @@ from rayfl.record.history import SWEEP
 from rayfl.running.settings import data_options
 from rayfl.settings import at_least
 from rayfl.settings.description import PLACES, RESUMABLE, about_data, config_of, flat
-from rayfl.settings.reader import flattened, layered, read
+from rayfl.settings.reader import Flat, flattened, layered, read
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import read_json, reading, write_file
 from rayfl.system.text import one_line
@@ -45,13 +44,13 @@ Mode = Literal["max", "min"]
 Searcher = Literal["optuna", "hyperopt", "bohb"]
 
 MOST_TRIALS = 2000
-"""Trials of a sweep: each is a federation, and a second of looking at its settings."""
+"""Trials of a sweep: each is a federation, and checking its settings takes about a second."""
 PAUSING = ("hyperband", "bohb")
-"""Schedulers that pause trials, and go on with them when others have come as far."""
+"""Schedulers that pause trials, and resume them when others have as many rounds."""
 
-_NAMED = ("config", "row", "column")  # what the base may name besides settings
-_DECIDED = ("seed", "output", "resume", "cell", "search")  # names that belong to the sweep
-_LONGEST = 80  # characters of a point in the names of folders
+_NAMED = ("config", "row", "column")  # keys of the base that are no settings
+_DECIDED = ("seed", "output", "resume", "cell", "search")  # settings that the sweep sets itself
+_LONGEST = 80  # characters of a point in folder names
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,18 @@ class Dimension:
     """One key that is searched.
 
     Attributes:
-        key: a setting, or any name where every value stands for a bundle of settings.
+        key: a setting, or any name whose values mean bundles of settings.
         kind: how, in Ray Tune's words: ``grid_search`` takes all values, ``choice`` one of them, and the
             others draw from a range.
         values: of ``grid_search`` and ``choice``; of the others the lower and the upper end, which
             ``randint`` leaves out, and of ``quniform`` the step.
-        bundles: text of a value -> the settings that it stands for; empty where the key is a setting.
+        bundles: text of a value -> the settings that it means; empty if the key is a setting.
     """
 
     key: str
     kind: Kind
     values: tuple[Any, ...]
-    bundles: Mapping[str, Settings] = field(default_factory=dict)
+    bundles: Mapping[str, Flat] = field(default_factory=dict)
 
     @property
     def listed(self) -> bool:
@@ -89,16 +88,16 @@ class Dimension:
 
     @property
     def decides_score(self) -> bool:
-        """Whether points with different values cannot be compared, as those of different data."""
+        """Whether points with different values cannot be compared: they are scored on different data."""
         inside = [key for settings in self.bundles.values() for key in settings]
         return any(map(_decides_score, inside or [self.key]))
 
-    def settings(self, value: Any) -> Settings:
-        """Return the settings that a value stands for."""
+    def settings(self, value: Any) -> Flat:
+        """Return the settings that a value means."""
         return dict(self.bundles[str(value)]) if self.bundles else {self.key: value}
 
     def settle(self, value: Any) -> Any:
-        """Bring what a searcher has drawn to the type, the steps and the bounds of the range."""
+        """Return a drawn value with the type, the steps and the bounds of the range."""
         value = value.item() if hasattr(value, "item") else value
         if self.listed:
             return value
@@ -117,17 +116,17 @@ class Point:
     """One combination of the searched values.
 
     Attributes:
-        label: the values, for people.
-        values: every searched key -> its value, also where that is the base's; None for a bundle that is
-            not in use.
+        label: the values, for display.
+        values: every searched key -> its value, which may be the base's; None for a bundle that is not
+            used.
         settings: the complete settings of ``rayfl.run``, but for the seed and the folder.
         rounds: of its federations.
-        name: of its folder; another point has another one.
+        name: of its folder, unique.
     """
 
     label: str
     values: dict[str, Any]
-    settings: Settings
+    settings: Flat
     rounds: int
     name: str = ""
 
@@ -140,25 +139,25 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """A tune space, as its file describes it and ``sweep.json`` keeps it.
+    """A tune space, as its file describes it and ``sweep.json`` records it.
 
     Attributes:
         sweep: names the folder of the sweep.
-        base: the settings around which is searched.
+        base: the settings that the search varies.
         search: each is swept by itself: the product of its grids, times the draws.
-        title: what it is about.
+        title: for display.
         samples: draws, each for all combinations of grid values; points of a searcher.
         draw_seed: of the draws, and of the searcher.
-        metric: what is compared, on validation data.
+        metric: by which points are compared, on validation data.
         mode: whether large or small values of it are good.
-        best: whether a best point is chosen, on validation data; without, test curves are all there is.
+        best: whether to choose a best point on validation data; otherwise there are only test curves.
         scheduler: name and options of Ray Tune's scheduler; all times are rounds.
-        searcher: what draws points by the scores of earlier ones; None for grids and random draws.
+        searcher: the algorithm that draws points by earlier scores; None for grids and random draws.
         seeds: every point is run with each of them.
         at_once: trials at once; None for as many as the cluster holds.
-        base_name: the cell or file that the base is from, for people.
+        base_name: the cell or file of the base, for display.
         changes: settings that win over the base; searched values win over them.
-        root: the folder of data sets where nothing else is said.
+        root: the default folder of data sets.
     """
 
     sweep: str
@@ -220,7 +219,7 @@ class Space:
                 for search in space.search:
                     _search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
                 space.check()
-            except (UserError, KeyError, TypeError) as error:  # nobody writes this file: it is damaged
+            except (UserError, KeyError, TypeError) as error:  # users do not write this file: it is damaged
                 raise ValueError(str(error)) from error
         return space
 
@@ -230,7 +229,7 @@ class Space:
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """What may not change while a sweep goes on, as JSON."""
+        """What must not change when a sweep is resumed, as JSON values."""
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for name in ("base", "changes"):
             found[name] = {k: v for k, v in found[name].items() if k.partition(".")[0] not in RESUMABLE[1:]}
@@ -238,7 +237,7 @@ class Space:
 
     @property
     def worst(self) -> float:
-        """The score of a trial that has none, or one that is not a number."""
+        """The score of a trial without a score, or with NaN."""
         return -1.0 if self.mode == "max" else 1e30
 
     @property
@@ -248,7 +247,7 @@ class Space:
 
     @property
     def data_keys(self) -> list[str]:
-        """Those that decide on what trials are scored."""
+        """The searched keys that change the data on which trials are scored."""
         return list(dict.fromkeys(d.key for search in self.search for d in search if d.decides_score))
 
     @property
@@ -258,7 +257,7 @@ class Space:
 
     @property
     def count(self) -> int:
-        """How many points are begun, with those that are there twice."""
+        """How many points there are, including repeated ones."""
         return sum(self.size(search) for _, search in self.parts())
 
     def size(self, search: Sequence[Dimension]) -> int:
@@ -267,7 +266,7 @@ class Space:
         return grid * (self.samples if any(d.drawn for d in search) else 1)
 
     def check(self) -> None:
-        """Refuse what does not go together, and a search of nothing."""
+        """Refuse options that exclude each other, and an empty search."""
         if not self.search:
             raise Missing("search", "is missing", "a tune space must name what is searched")
         if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
@@ -302,7 +301,7 @@ class Space:
     def changed(self, changes: Mapping[str, Any]) -> Space:
         """Return the space with settings that win over the base; searched values win over them.
 
-        A key that is searched everywhere is refused.
+        Keys of all searches are refused.
         """
         for key in changes:
             if all(key in {d.key for d in search} for search in self.search):
@@ -310,10 +309,10 @@ class Space:
         return replace(self, changes=self.changes | _everywhere(dict(changes)))
 
     def parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
-        """Yield what is searched at a time: what all trials have in common, and the dimensions.
+        """Yield what is searched separately: the values that all trials share, and the dimensions.
 
-        Trials with different data cannot be compared. So for a scheduler or a searcher, grids over the data
-        are an outer loop.
+        Trials with different data cannot be compared, so grids over the data are an outer loop for schedulers
+        and searchers.
         """
         compares = self.searcher is not None or self.scheduler["name"] != "none"
         for number, search in enumerate(self.search):
@@ -323,9 +322,9 @@ class Space:
                 yield {"search": number, **fixed}, tuple(d for d in search if d not in outer)
 
     def examples(self) -> list[Point]:
-        """Return the points of all grids, and of what is drawn every listed value and both ends once.
+        """Return the points of all grids, with every listed value and both ends of drawn dimensions once.
 
-        Changes that no point keeps are refused.
+        Changes that every point replaces are refused.
         """
         found: dict[str, Point] = {}
         for number, search in enumerate(self.search):
@@ -343,17 +342,17 @@ class Space:
         return list(found.values())
 
     def point(self, config: Mapping[str, Any], strict: bool = True) -> Point:
-        """Return the point that a trial's configuration stands for.
+        """Return the point of a trial's configuration.
 
         Args:
-            config: ``search``, the number of the search, and its keys with the values that were drawn.
-            strict: whether one that cannot work is refused.
+            config: ``search``, the number of the search, and its keys with the drawn values.
+            strict: whether to refuse a point that cannot work.
         """
         search = self.search[config["search"]]
         own = {d.key: d.settle(config[d.key]) for d in search}
         searched = (_everywhere(d.settings(own[d.key])) for d in search)
         settings = layered(self.base, self.changes, *searched)
-        known = data_options(settings.get("data"))  # another data set drops where the data are
+        known = data_options(settings.get("data"))  # another data set drops the place of the data
         places = {"data.root": self.root} if self.root else {}
         places |= {key: value for key, value in self.changes.items() if key in PLACES}
         settings = {k: v for k, v in places.items() if k.removeprefix("data.") in known} | settings
@@ -367,7 +366,7 @@ class Space:
             complete, rounds = {}, 0
         values = {}
         for key in self.keys:
-            found = complete.get(key)  # numbers are those of the federation: the base may have them as texts
+            found = complete.get(key)  # numbers of the federation: the base may have texts
             values[key] = found if isinstance(found, int | float) else own.get(key, settings.get(key, found))
         label = one_line(", ".join(f"{_short(k, self.keys)}={tidy(values[k], 6)}" for k in self.keys))
         exact = "-".join(f"{_short(k, self.keys)}={values[k]}" for k in self.keys)
@@ -378,25 +377,25 @@ class Space:
         return Point(label, values, settings | {"cell": place}, rounds, name)
 
 
-def _everywhere(settings: Settings) -> Settings:
-    """Return settings that mean the same in processes that run in other folders."""
+def _everywhere(settings: Flat) -> Flat:
+    """Return settings with an absolute folder of data sets, for processes in other folders."""
     root = settings.get("data.root")
     return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
 
 
 SAME_IMAGES = ("augment", "normalise", "image_size", "verify", "download", "cache")
-"""Options of data sets that leave the division and its images as they are, and so may be compared."""
+"""Options of data sets that keep the division and the images, so that points may be compared."""
 
 
 def _decides_score(key: str) -> bool:
-    """Return whether a setting says on what federations are scored, and not how they learn."""
+    """Return whether a setting changes the data or the protocol by which federations are scored."""
     return key.partition(".")[0] == "protocol" or (
         about_data(key) and key.removeprefix("data.") not in SAME_IMAGES
     )
 
 
 def tidy(value: Any, digits: int = 4) -> str:
-    """Return a value for people, numbers with so many digits."""
+    """Return a value for display, numbers with the given number of digits."""
     return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
@@ -409,7 +408,7 @@ def _short(key: str, keys: Sequence[str]) -> str:
 # ---- reading
 
 
-def _base(path: Path, content: Any) -> tuple[Settings, str]:
+def _base(path: Path, content: Any) -> tuple[Flat, str]:
     if isinstance(content, str):
         content = {"config": content}
     if not isinstance(content, dict):
@@ -431,7 +430,7 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
     return _everywhere(layered(kept, own)), one_line(file.stem)
 
 
-def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Settings, str]:
+def _cell(table: Table, content: Mapping[str, Any], own: Flat) -> tuple[Flat, str]:
     chosen = {}
     for kind in ("row", "column"):
         known = table.choose(kind, None)
@@ -480,7 +479,7 @@ def _dimension(key: str, content: Any) -> Dimension:
 
 
 def _check_decides(key: str, settings: Sequence[str]) -> None:
-    """Refuse settings that the sweep decides, and those that change no result."""
+    """Refuse settings that the sweep sets itself, and those that change no result."""
     for name in settings:
         if name in _DECIDED:
             raise Conflict(f"search.{key}", f"has {name!r}, which the sweep decides (seeds are in 'seeds')")

@@ -1,4 +1,4 @@
-"""A sweep: its trials on Ray Tune, several at once on one cluster, and what has become of them."""
+"""A sweep: its trials on Ray Tune, several at once on one cluster, and their outcome."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, 
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Settings, find_file, of_data
+from rayfl.jobs.table_file import find_file, of_data
 from rayfl.record.folder import check_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.running.result import Result
 from rayfl.settings.arguments import arguments_of, checked
+from rayfl.settings.reader import Flat
 from rayfl.system.files import held, write_file
 from rayfl.system.signals import answered
 from rayfl.system.terminal import Terminal
@@ -56,7 +57,7 @@ SCHEDULERS = {
 }
 PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
 OURS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
-"""Options of schedulers that follow from the sweep."""
+"""Options of schedulers that the sweep sets."""
 End = Literal["finished", "stopped", "failed"]
 QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -65,24 +66,24 @@ QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": "10",
 }
-"""Keeps Ray Tune from writing what the run folders have, from changing directories, and from talk."""
+"""Keeps Ray Tune from writing files that run folders have, from changing directories, and from printing."""
 RESTARTS = 3
-"""How often a trial whose process or host has died is started again."""
+"""How often a trial is restarted after its process or host has died."""
 LOOK = 5.0
-"""Seconds without a running trial, after which those that wait must fit on the hosts that are there."""
+"""Seconds without a running trial, after which waiting ones must fit on the remaining hosts."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What has come of a sweep.
+    """The results of a sweep.
 
     Attributes:
-        grids: what Ray Tune returns, for each part that is searched by itself.
+        grids: Ray Tune's results, for each part that is searched by itself.
         results: of the points that have begun.
-        best: the best of them; None if none is chosen, or not all trials are over.
-        failed: trial -> why.
-        complete: whether all trials are over.
-        written: the files.
+        best: the best of them; None if none is chosen, or not all trials have ended.
+        failed: trial -> reason.
+        complete: whether all trials have ended.
+        written: paths of the files.
     """
 
     grids: list[tune.ResultGrid]
@@ -107,16 +108,16 @@ def run(
     address: str | None = None,
     console: Console | None = None,
 ) -> Swept:
-    """Run a sweep, or go on with one.
+    """Run or resume a sweep.
 
     Args:
         space: a tune space, its file, or the name of one that comes with rayfl.
         output: the folder; ``runs/<sweep>`` by default.
-        resume: whether to go on with the sweep of that folder, which must be of the same space.
-        code: ``changed`` to run trials anew that other code of the user's own has made; searchers and
-            schedulers then choose anew, too.
+        resume: whether to resume the sweep of that folder, which must be of the same space.
+        code: ``changed`` to repeat trials that were made with other code of the user's own; searchers and
+            schedulers then choose again, too.
         address: the Ray cluster to join; by default the engine's, or a new local one.
-        console: where people are told.
+        console: for the output.
 
     Raises:
         KeyboardInterrupt: after a SIGINT, when the trials have ended.
@@ -128,7 +129,7 @@ def run(
         kept, asked = Space.kept(output).deciding, space.deciding
         if other := [name for name in asked if asked[name] != kept[name]]:
             raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
-        for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # what is damaged is named first
+        for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # damaged files are reported first
             Result.load(summary.parent)
             read_summary(summary.parent)
     else:
@@ -155,7 +156,7 @@ def _run(
 ) -> Swept:
     planned = space.count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    shutil.rmtree(output / "tune", ignore_errors=True)  # of an earlier session, from which nothing is read
+    shutil.rmtree(output / "tune", ignore_errors=True)  # an earlier session's, which is never read
     grids: list[tune.ResultGrid] = []
     cluster = Cluster(address)
     cluster.wait()
@@ -184,7 +185,7 @@ def _run(
     finally:
         cluster.close()
     points: dict[str, tuple[Point, dict[Path, Job]]] = {}
-    for point, job in watcher.trials.values():  # of those with one folder only the first counts
+    for point, job in watcher.trials.values():  # of trials with the same folder only the first counts
         points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
     results = [result_of(point, list(jobs.values()), space.metric) for point, jobs in points.values()]
     failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
@@ -202,11 +203,11 @@ def _run(
 
 
 def _tuner(
-    order: Order, part: Share, fixed: Settings, search: Sequence[Dimension], number: int, watcher: Watcher
+    order: Order, part: Share, fixed: Flat, search: Sequence[Dimension], number: int, watcher: Watcher
 ) -> tune.Tuner:
     space = order.space
     samples = space.samples if any(d.drawn for d in search) else 1
-    pauses = space.scheduler["name"] in PAUSING  # and the paused ones would count as those at once
+    pauses = space.scheduler["name"] in PAUSING  # paused trials would count towards at_once
     at_once = None if pauses else part.at_once
     param_space = fixed | {d.key: domain(d) for d in search}
     if space.searcher is None:
@@ -246,14 +247,14 @@ def _tuner(
 
 
 def refuse_used(output: Path) -> None:
-    """Refuse a folder that holds something."""
+    """Refuse a folder that is not empty."""
     check_kind(output, "sweep")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
 
 
 def check(space: Space, points: Sequence[Point]) -> None:
-    """Refuse a sweep that cannot choose, and points that cannot work, before anything is started."""
+    """Refuse a sweep that cannot choose, and points that cannot work, before any trial starts."""
     about, data = "", None
     for point in sorted(points, key=lambda point: of_data(point.settings)):
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
@@ -289,7 +290,7 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
             raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
         checked(f"scheduler.{key}", value, known[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
-    decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # seconds are Ray Tune's default
+    decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # Ray Tune's default is in seconds
     try:
         return made(**given | {key: value for key, value in decided.items() if key in known})
     except (AssertionError, ArithmeticError, ValueError) as error:
@@ -297,24 +298,24 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
 
 
 def domain(dimension: Dimension) -> Any:
-    """Return a dimension in Ray Tune's own terms."""
+    """Return Ray Tune's search domain of a dimension."""
     made = getattr(tune, dimension.kind)
     return made(list(dimension.values)) if dimension.listed else made(*dimension.values)
 
 
 def searcher_of(space: Space, at_once: int, path: Path) -> Any:
-    """Return what draws the points of a part of a sweep.
+    """Return Ray Tune's search algorithm for a part of a sweep.
 
     Args:
         space: the tune space.
         at_once: trials at once; 0 for as many as fit. Searchers are limited elsewhere.
-        path: the file that keeps what a searcher has drawn.
+        path: the file that records the points of a searcher.
     """
     if space.searcher is None:
         return BasicVariantGenerator(
             max_concurrent=at_once, constant_grid_search=True, random_state=space.draw_seed
         )
-    seed = {"seed": space.draw_seed, "random_state_seed": space.draw_seed}  # each takes one of the two
+    seed = {"seed": space.draw_seed, "random_state_seed": space.draw_seed}  # a searcher takes one of the two
     try:
         made = create_searcher(space.searcher, metric="score", mode=space.mode, **seed)
     except (ImportError, AssertionError) as error:
@@ -326,10 +327,10 @@ def searcher_of(space: Space, at_once: int, path: Path) -> Any:
 
 
 class Replayed(Searcher):
-    """A search algorithm that goes on where an earlier session has stopped.
+    """A search algorithm that continues where an earlier session has stopped.
 
-    All that it is asked and told is written down. When the sweep goes on, it is asked and told the same in
-    the same order, by which it comes into the same state. The points that it has drawn are begun first.
+    All calls of it are recorded. When the sweep is resumed, they are repeated in the same order, which gives
+    the algorithm the same state. The points that it has drawn before are run first.
 
     Args:
         searcher: of Ray Tune; with several seeds, a Repeater of one.
@@ -341,16 +342,16 @@ class Replayed(Searcher):
         super().__init__(metric=searcher.metric, mode=searcher.mode)
         self.searcher, self._space, self._path = searcher, space, path
         self._drawn: list[dict[str, Any]] = []
-        self._trials: dict[str, str] = {}  # Ray Tune's name of a trial -> its number
-        self._last: dict[str, tuple[int, float]] = {}  # the round and the score that were told last
+        self._trials: dict[str, str] = {}  # Ray Tune's id of a trial -> its number
+        self._last: dict[str, tuple[int, float]] = {}  # trial -> last reported round and score
         self._over: set[str] = set()
 
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
-        """Learn the space, and repeat what has been before."""
+        """Set the space, and repeat the recorded calls."""
         done = self.searcher.set_search_properties(metric, mode, config, **spec)
         lines = list(complete_lines(self._path)) if self._path.exists() else []
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self._path, b"".join(text for text, _ in lines))  # without one that a crash has torn
+        write_file(self._path, b"".join(text for text, _ in lines))  # without an incomplete last line
         for _, line in lines:
             if "point" not in line:
                 self._tell(line)
@@ -366,7 +367,7 @@ class Replayed(Searcher):
         return bool(done)
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next point that was drawn before, or draw one."""
+        """Return the next recorded point, or draw a new one."""
         number = len(self._trials)
         if number == len(self._drawn):
             point = self.searcher.suggest(str(number))
@@ -375,11 +376,11 @@ class Replayed(Searcher):
             self._drawn.append(_plain(point))
             self._note({"point": self._drawn[number]})
         self._trials[trial_id] = str(number)
-        seeds = self._space.seeds  # each point is drawn once for each
+        seeds = self._space.seeds  # each point is run with each seed
         return self._drawn[number] | {"seed": seeds[number % len(seeds)]}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell of a round, unless it was told before."""
+        """Report a round, unless it was reported before."""
         trial, kept = self._trials[trial_id], ("round", "score", "hyperband_info")
         if result["round"] > self._last.get(trial, (0, 0.0))[0]:
             line = {"trial": trial, **{key: result[key] for key in kept if key in result}}
@@ -387,7 +388,7 @@ class Replayed(Searcher):
             self._tell(line)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Tell of the end of a trial, unless it was told before."""
+        """Report the end of a trial, unless it was reported before."""
         trial = self._trials[trial_id]
         if trial not in self._over:
             score = (result or {}).get("score", self._last.get(trial, (0, self._space.worst))[1])
@@ -404,15 +405,15 @@ class Replayed(Searcher):
             self.searcher.on_trial_result(trial, {"training_iteration": line["round"], **line})
 
     def on_pause(self, trial_id: str) -> None:
-        """Pass on what BOHB wants to know."""
+        """Pass the pause on, which BOHB needs."""
         self.searcher.on_pause(self._trials[trial_id])
 
     def on_unpause(self, trial_id: str) -> None:
-        """Pass on what BOHB wants to know."""
+        """Pass the end of the pause on, which BOHB needs."""
         self.searcher.on_unpause(self._trials[trial_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Return nothing: what Ray Tune keeps is never read."""
+        """Return an empty state: Ray Tune's copy is never read."""
         return {}
 
     def _note(self, line: Mapping[str, Any]) -> None:
@@ -429,26 +430,26 @@ def _plain(point: Any) -> dict[str, Any]:
 
 
 class _Broken(BaseException):
-    """Ray itself is gone. No Exception, after which Ray Tune would tidy up, with the help of what is gone."""
+    """Ray itself has died. Not an Exception, after which Ray Tune would use Ray to clean up."""
 
 
 class Watcher(tune.Callback):
-    """Tells people of trials, notes those that are over, and ends a sweep that can never go on.
+    """Reports trials to the user, records those that ended, and ends a sweep that cannot continue.
 
     Args:
         order: of the sweep.
-        part: what a trial gets.
-        planned: how many trials there are.
-        rounds: of the longest.
-        gone: says which of Ray's own processes is gone.
+        part: the resources of a trial.
+        planned: the number of trials.
+        rounds: of the longest trial.
+        gone: returns which of Ray's own processes has died.
 
     Attributes:
-        trials: Ray Tune's name of a trial -> its point and itself, of those that have begun.
-        ends: likewise -> how it has ended, and for one that failed the reason.
-        cells: all trials, with stand-ins for those that have not begun.
-        progress: where people are told.
-        board: whether Ray Tune writes what it is told for TensorBoard, too.
-        wait: seconds to wait for hosts where no trial runs.
+        trials: Ray Tune's id of a started trial -> its point and its job.
+        ends: the same id -> how the trial ended, and why if it failed.
+        cells: all trials, with placeholders for those that have not started.
+        progress: the display for the user.
+        board: whether Ray Tune also writes files for TensorBoard.
+        wait: seconds to wait for hosts while no trial runs.
     """
 
     progress: TableProgress
@@ -465,11 +466,11 @@ class Watcher(tune.Callback):
         self._seen = self._ran = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Ray Tune writes its callbacks to disk, from where nobody reads them."""
+        """Return an empty state: Ray Tune's copy on disk is never read."""
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """See that Ray itself is there."""
+        """Check that Ray's own processes are alive."""
         if time.monotonic() - self._seen < PULSE:
             return
         self._seen = time.monotonic()
@@ -477,7 +478,7 @@ class Watcher(tune.Callback):
             raise _Broken(f"{part} is gone, and with it all trials: go on with --resume {self._order.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Show what runs, and look whether what waits has room on the hosts that are left."""
+        """Show running trials, and check that waiting ones fit on the remaining hosts."""
         running = [self._job(t) for t in trials if t.status == "RUNNING"]
         waiting = [t for t in trials if t.status in ("PENDING", "PAUSED")]
         self.progress.show(running, [*map(self._job, waiting), *self.cells[len(self.trials) :]])
@@ -494,7 +495,7 @@ class Watcher(tune.Callback):
             raise Shortage(f"{error}; go on with --resume {self._order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""
+        """Record the end of a trial that finished, was stopped, or reported its failure."""
         job = self._job(trial)
         reason = (trial.last_result or {}).get("failed")
         if job.finished:
@@ -506,7 +507,7 @@ class Watcher(tune.Callback):
             self._end(trial, "stopped")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Note the failure of a trial whose process has died too often."""
+        """Record the failure of a trial whose process has died too often."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         self._end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
 
@@ -518,7 +519,7 @@ class Watcher(tune.Callback):
 
     def _job(self, trial: Any) -> Job:
         if trial.trial_id not in self.trials:
-            point = self._order.space.point(trial.config, strict=False)  # the trial says what is wrong
+            point = self._order.space.point(trial.config, strict=False)  # the trial reports the error
             job = point.job(trial.config["seed"], self._order.output)
             if len(self.trials) < len(self.cells):
                 self.cells[len(self.trials)] = job
@@ -528,12 +529,12 @@ class Watcher(tune.Callback):
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the sweep as SIGINT does, on which alone Ray Tune acts.
+    """Let SIGTERM and SIGHUP end the sweep as SIGINT does, the only signal that Ray Tune handles.
 
-    Ray Tune leaves handlers of its own behind. Afterwards signals go to those who had them before.
+    Ray Tune leaves its own handlers behind; the earlier ones are restored at the end.
 
     Yields:
-        The signals that have come and are not SIGINT.
+        The signals received, without SIGINT.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}

@@ -1,6 +1,6 @@
 """A trial: a federation with its own run folder, inside a process of Ray Tune.
 
-The run folder is all that a trial leaves. A trial that is begun again reports what is recorded there, and
+A trial leaves nothing but its run folder. A restarted trial reports the rounds that are recorded there, and
 goes on from its last checkpoint.
 """
 
@@ -22,23 +22,23 @@ from rayfl.engine import Ray
 from rayfl.errors import UserError
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
-from rayfl.jobs.table_file import Settings
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
+from rayfl.settings.reader import Flat
 from rayfl.system.error_report import own_fault
 from rayfl.system.files import lock
 from rayfl.tune.scores import RoundScores, validation_score
 from rayfl.tune.space import PAUSING, Space
 
 STOPPED = ".stopped"
-"""How the mark ends that lies beside the run folder of a trial that a scheduler has stopped."""
-_ROUND = "round"  # in a checkpoint of Ray Tune's: after how many rounds it is
+"""Suffix of the empty file beside the run folder of a trial that a scheduler has stopped."""
+_ROUND = "round"  # file in Ray Tune's checkpoints with the number of completed rounds
 
 
 @dataclass(frozen=True)
 class Order:
-    """What every trial of a sweep has to know.
+    """What every trial of a sweep needs.
 
     Attributes:
         space: the tune space.
@@ -49,19 +49,19 @@ class Order:
 
     space: Space
     output: Path
-    engine: Settings
+    engine: Flat
     command: tuple[str, ...]
 
 
 def run_trial(config: Mapping[str, Any], order: Order) -> None:
-    """Run a trial to its end. What its settings or code of the user's raise is reported, and not tried again.
+    """Run a trial to its end. Errors of its settings or the user's code are reported, and not retried.
 
     Args:
-        config: ``search``, ``seed``, and the searched keys, as Ray Tune has drawn them.
+        config: ``search``, ``seed``, and the searched keys, drawn by Ray Tune.
         order: of the sweep.
     """
-    sys.orig_argv = list(order.command)  # that of a worker of Ray tells nobody anything
-    for library in ("ray.train", "ray.tune"):  # which tell of every checkpoint
+    sys.orig_argv = list(order.command)  # instead of the command line of Ray's worker
+    for library in ("ray.train", "ray.tune"):  # they report every checkpoint
         logging.getLogger(library).setLevel(logging.WARNING)
     trial = Trial(order)
     try:
@@ -75,7 +75,7 @@ def run_trial(config: Mapping[str, Any], order: Order) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process has the run folder: that of a killed sweep may take a moment to end."""
+    """Wait until no other process uses the run folder: one of a killed sweep may take a moment to end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as file:
         lock(file.fileno(), wait=True)
@@ -83,10 +83,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 class Trial(Callback):
-    """Tells Ray Tune of every evaluated round: of the last one when all is written, and of each once.
+    """Reports every evaluated round to Ray Tune once, and the last one when all files are written.
 
     Attributes:
-        shown: after how many rounds was told last.
+        shown: completed rounds at the last report.
     """
 
     def __init__(self, order: Order) -> None:
@@ -96,7 +96,7 @@ class Trial(Callback):
                 self.shown = int(Path(place, _ROUND).read_text())
 
     def run(self, job: Job) -> None:
-        """Report what is recorded, and run the federation to its end."""
+        """Report the recorded rounds, and run the federation to its end."""
         settings = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
         federation = federation_of(job.settings | self._order.engine | settings)
         self._rounds = job.rounds
@@ -109,7 +109,7 @@ class Trial(Callback):
             run = Result.load(job.folder)
         else:
             engine = federation.engine
-            if isinstance(engine, Ray):  # it is in the cluster already
+            if isinstance(engine, Ray):  # this process is in the cluster already
                 federation = replace(federation, engine=replace(engine, address=None))
             begun = (job.folder / CONFIG).is_file()
             made = federation.resume(job.folder) if begun else FederationRun(federation)
@@ -118,7 +118,7 @@ class Trial(Callback):
         self.report(job.rounds, validation_score(run, self._space.metric))
 
     def after_round(self, run: Run | None, record: Mapping[str, Any]) -> bool:
-        """Report the round; a trial that may be paused then has a checkpoint."""
+        """Report the round, after a checkpoint if the trial may be paused."""
         done, score = record["round"] + 1, self._scores.score(record)
         if "evaluation" in record and self.shown < done < self._rounds:
             if run is not None and self._space.scheduler["name"] in PAUSING:
@@ -127,7 +127,7 @@ class Trial(Callback):
         return False
 
     def report(self, done: int, score: float | None, **more: str) -> None:
-        """Report a score; the worst there is where there is none."""
+        """Report a score, or the worst one if there is none."""
         self.shown = done
         result = {"round": done, "score": self._space.worst if score is None else score, **more}
         if self._space.scheduler["name"] not in PAUSING:

@@ -23,7 +23,7 @@ from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.folder import Cell
 from rayfl.run import main
 from rayfl.settings.arguments import checked
-from rayfl.settings.description import PAPER_NAMES, deciding, dump, public_path
+from rayfl.settings.description import PAPER_NAMES, config_of, deciding, dump, public_path
 from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -147,7 +147,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
     found = again(Federation(**settings), tmp_path)
     assert {name: getattr(found, name) for name in settings} == settings
-    recorded = yaml.safe_load(dump(Federation(**settings)))
+    recorded = config_of(Federation(**settings))
     assert recorded.keys() == (settings.keys() | objects) - {"output"}
 
 
@@ -573,7 +573,7 @@ def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
     assert dump(other) == dump(plain)
     assert other.run().complete
     root = CIFAR10(root=tmp_path)
-    assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)
+    assert config_of(small(tmp_path, data=root))["data"]["init_args"]["root"] == str(tmp_path)
 
 
 def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
@@ -619,14 +619,14 @@ def test_a_method_is_named_by_its_class_or_as_in_its_paper(tmp_path: Path, name:
     for arguments in (["--method", paper], [f"--method={paper}"], ["--config", str(file)]):
         federation = federation_from(arguments)
         assert type(federation.method) is METHODS[name]
-        assert yaml.safe_load(dump(federation))["method"]["class_path"] == f"rayfl.methods.{name}"
+        assert config_of(federation)["method"]["class_path"] == f"rayfl.methods.{name}"
 
 
 def test_methods_inside_of_others_are_named_as_in_their_papers(tmp_path: Path):
     file = tmp_path / "a.yaml"
     file.write_text("method: {class_path: TopK, init_args: {of: LG-FedAvg}}\n")
     for arguments in (["--method", "TopK", "--method.of", "LG-FedAvg"], ["--config", str(file)]):
-        method = yaml.safe_load(dump(federation_from(arguments)))["method"]
+        method = config_of(federation_from(arguments))["method"]
         assert method["init_args"]["of"]["class_path"] == "rayfl.methods.LGFedAvg"
 
 
@@ -749,7 +749,7 @@ def test_numbers_are_decimal_and_of_32_bits() -> None:
 
 def test_classes_are_named_by_the_path_that_users_write():
     """Files may move; the path of a class stays."""
-    config = yaml.safe_load(dump(Federation(engine=Inline())))
+    config = config_of(Federation(engine=Inline()))
     named = [config[name]["class_path"] for name in ("method", "data", "engine")]
     assert named == ["rayfl.methods.FedBN", "rayfl.data.EmbeddedDigits", "rayfl.engine.Inline"]
     assert config["data"]["init_args"]["partition"]["class_path"] == "rayfl.data.DomainPerClient"

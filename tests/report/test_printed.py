@@ -11,11 +11,12 @@ import yaml
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.federation import federation_of
-from rayfl.jobs.table_file import Settings, Table, layered
+from rayfl.jobs.table_file import Table, layered
 from rayfl.methods import FDSE, METHODS, WRAPPERS
 from rayfl.nets import FDSEAlexNet
 from rayfl.report.paper_tables import compare
 from rayfl.report.printed import Figure, known_tables, printed_table
+from rayfl.settings.reader import Flat
 from rayfl.training import Exponential
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in
@@ -125,7 +126,7 @@ def test_presets_of_fdse(name: str, column: str, row: str) -> None:
     assert federation.data.image_size == 256  # type: ignore[attr-defined]
 
 
-def kind_of(settings: Settings) -> tuple[str, ...]:
+def kind_of(settings: Flat) -> tuple[str, ...]:
     """What makes a cell a kind of its own; numbers do not."""
     words = [f"{k}={v}" for k, v in settings.items() if k.startswith("method") and isinstance(v, str | bool)]
     keys = ("net", "net.act", "protocol", "participation", "unseen")

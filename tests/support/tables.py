@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from rayfl.jobs.table_file import Settings, Table
+from rayfl.jobs.table_file import Table
+from rayfl.settings.reader import Flat
 
 ROOT = Path(__file__).parents[2] / "examples"
 FILES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "clusters")
@@ -60,7 +61,7 @@ OF_THEIR_OWN = {"DSE": "DSECNN", "FedFA": "FedFACNN", "FedSR": "FedSRCNN"}
 """A part of the name of a net that a method needs -> the small one of its kind."""
 
 
-def stand_in(settings: Settings) -> dict[str, Any]:
+def stand_in(settings: Flat) -> dict[str, Any]:
     """What makes a cell of a paper's table one that is trained in no time: small data, a net of its kind."""
     net = settings["net"]
     kind = "LeNet" if net in PLAIN or settings.get("net.fc_norm") is False else "CNNB"

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from rayfl.commands.tune import main
 
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
-from rayfl.settings.description import dump
+from rayfl.settings.description import config_of, dump
 from rayfl.tune.space import Dimension, Space, _short, tidy
 from tests.support.refusals import refused, told
 from tests.support.sweeps import ROOT, SPACES, write
@@ -153,7 +152,7 @@ def test_bases(tmp_path):
     again = Space.load(tmp_path / "again.yaml")
     (one, other) = (s.examples()[0].settings for s in (again, Space.load(write(tmp_path))))
     built = [replace(federation_of(s), cell=None) for s in (one, other)]
-    first, second = (yaml.safe_load(dump(federation)) for federation in built)
+    first, second = map(config_of, built)
     assert first == second
 
 

@@ -26,7 +26,7 @@ class MinimumNormStep(NamedTuple):
     Attributes:
         tensors: name -> the stepped value, of the shape and dtype of the old one.
         norms: float64 [clients], the norms of their updates.
-        shares: float64 [clients], their weights u in the combination, which sum to 1; zeros if nobody moved.
+        shares: float64 [clients], their weights u in the combination, which sum to 1; zeros if none moved.
     """
 
     tensors: dict[str, Tensor]
@@ -121,7 +121,7 @@ def least_norm(cosines: Tensor, moved: Tensor) -> Tensor:
         moved: bool [clients]; the others get 0.
 
     Raises:
-        RuntimeError: no solver has found a combination that opposes nobody.
+        RuntimeError: no solver has found a combination that opposes no client.
     """
     if int(moved.sum()) < 2:
         return moved.double()
