@@ -82,7 +82,7 @@ class Engine(Settings, ABC, place="engine"):
         return replace(self, device=device, execution=execution, memory_format=layout)
 
     def _uses_cuda(self) -> bool:
-        """Say what ``device: auto`` means."""
+        """Return whether ``device: auto`` means CUDA."""
         return torch.cuda.is_available()
 
     def with_stack(self, cohort: int, clients: int) -> Self:
@@ -118,13 +118,13 @@ class Engine(Settings, ABC, place="engine"):
     def preparing(
         self, run: str, quiet: bool = True, in_group: bool = False
     ) -> AbstractContextManager[Started]:
-        """Start in the background what does not depend on the data, while they are loaded and checked.
+        """Start what does not depend on the data, while they are loaded and checked.
 
-        It is there when the context is left; leaving it by an exception undoes it.
+        It has started when the context is left; leaving it by an exception undoes it.
 
         Args:
             run: the run's name, for people who look at the processes.
-            quiet: whether nothing is said of what is started.
+            quiet: whether to print nothing about the start.
             in_group: whether Ray's actors go into the placement group of this process, a bundle each.
 
         Raises:
@@ -133,10 +133,10 @@ class Engine(Settings, ABC, place="engine"):
 
 
 class Started(ABC):
-    """What an engine has started for one run; its workers stop it when they are closed."""
+    """An engine that has started for one run; its workers stop it when they are closed."""
 
     def watchers(self) -> list[Any]:
-        """Return callbacks that tell what the processes run on of every round."""
+        """Return callbacks that report every round to what the processes run on."""
         return []
 
     def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
@@ -155,13 +155,13 @@ class Started(ABC):
         Args:
             plan: the federation.
             data: as ``share`` has returned them.
-            groups: how many groups of clients a round trains; more workers would have nothing to do.
+            groups: how many groups of clients a round trains: at most as many workers have work.
         """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every process of a federation has to know; with the data it determines every result.
+    """What every process of a federation needs; with the data it determines every result.
 
     Attributes:
         method: the method, not yet set up with a net.
@@ -169,7 +169,7 @@ class Plan:
         training: the settings of local training.
         seed: the run's seed.
         engine: the settings of execution, without ``auto``.
-        rounds: how many the run is to have.
+        rounds: the number of rounds.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         together: whether samples of several clients are scored at once, where the method allows it.
@@ -194,12 +194,12 @@ class Plan:
 
     @property
     def paths(self) -> list[str]:
-        """The import paths among what the plan names: of nets and metrics."""
+        """The import paths of nets and metrics in the plan."""
         nets = (*self.nets, *self.method.architectures.values())
         names = [*self.metrics, *(net.path if isinstance(net, Module) else net for net in nets)]
         return [name for name in names if isinstance(name, str) and "." in name]
 
     @property
     def goes_by_rounds(self) -> bool:
-        """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
+        """Whether a round depends on the total number of rounds: such a run cannot be made longer."""
         return self.method.uses_rounds or self.training.schedule.uses_rounds

@@ -1,4 +1,4 @@
-"""Code on its way to other processes by value: as it is here, and not as a file says there."""
+"""Send code to other processes by value: as it is here, not as a file there has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")
 
 @contextmanager
 def by_value(modules: Collection[str]) -> Iterator[None]:
-    """Let classes and functions of some modules be sent by value in the body, and not by their names."""
+    """In the body, send classes and functions of some modules by value instead of by name."""
     known = cloudpickle.list_registry_pickle_by_value()
     for name in modules:
         cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -39,12 +39,12 @@ def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ())
     """Put something into Ray's object store, with the user's own code in it by value; return its reference.
 
     Where some of that code cannot be sent by value (locks, cached functions), or is imported within
-    functions, all of it goes by its names: a class has to be one and the same in a process. A line tells of
-    it, and each process that receives the thing compares the code that it has by these names.
+    functions, all of it goes by its names: a class must be the same object everywhere in a process. A warning
+    says so, and each process that receives the thing compares its code under these names.
 
     Args:
         thing: anything.
-        code: digests of the code in it; what has none goes by its name.
+        code: digests of the code in it; code without a digest goes by its name.
         paths: import paths, which will name there what they name here.
 
     Raises:
@@ -70,7 +70,7 @@ def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ())
 
 
 class _Sent:
-    """Something on its way, with what import paths name, and with digests of code that goes by its names."""
+    """A sent object, with what import paths name, and with digests of code that is sent by name."""
 
     def __init__(self, thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> None:
         self._parts = thing, names, code
@@ -80,7 +80,7 @@ class _Sent:
 
 
 def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
-    """Return what has arrived, where the code is what it was at the start."""
+    """Return a received object; refuse if the code here differs from that at the start."""
     if other := changed(code, digests(code)):
         told = "its file has been changed since, or is another one on this host"
         raise Conflict(other[0], f"is not the code with which the run was started: {told}")
@@ -89,7 +89,7 @@ def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> A
 
 
 class _Look(cloudpickle.Pickler):
-    """Notes of which of some modules something in a thing would now be sent by its name."""
+    """Finds the modules, of some given ones, of which something in a thing would be sent by name."""
 
     def __init__(self, thing: Any, modules: Collection[str]) -> None:
         super().__init__(BytesIO(), buffer_callback=lambda buffer: None)  # arrays need not be copied

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster have that decides the numbers, compared before anything trains there."""
+"""Compare the software of a cluster's hosts, on which the numbers depend, before anything trains there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rayfl.system.text import warn
 
 Software = Mapping[str, str | None]
 """What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its
-``processor`` and its ``GPU``; None where it has none.
+``processor`` and its ``GPU``; None if it has none.
 """
 
 
 def software_here() -> dict[str, str | None]:
-    """Return what this host has. It travels by value: the rayfl that is there may be another one."""
+    """Return the software of this host. The function is sent by value: a host may have another rayfl."""
     spec = find_spec("rayfl")
     places = [*(spec.submodule_search_locations or ())] if spec else []
     return {
@@ -35,11 +35,11 @@ def software_here() -> dict[str, str | None]:
 
 
 def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
-    """Refuse hosts on which numbers would be others; warn of what changes their last bits.
+    """Refuse hosts on which results would differ; warn of differences in the last bits.
 
     Args:
-        here: what this process has, which starts the run.
-        hosts: what the hosts have that train, by their names.
+        here: the software of this process, which starts the run.
+        hosts: the software of the hosts that train, by their names.
 
     Raises:
         Conflict: a host has another rayfl than this process, or another torch or NumPy than a host before.
@@ -54,7 +54,7 @@ def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
 
 
 def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
-    """Return which of those that have something have another one than the first of them, and what to say."""
+    """Return the places whose version of something differs from that of the first, with messages."""
     there = [(place, each[name]) for place, each in having.items() if each.get(name)]
     return [
         (place, f"has {name} {each}, and {there[0][0]} has {there[0][1]}")
@@ -66,12 +66,12 @@ def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, s
 def ask_hosts(
     hosts: Mapping[str, Software], ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]
 ) -> Mapping[str, Software]:
-    """Return what some hosts have, by their names, after those are asked and compared that are not known yet.
+    """Return the software of hosts by their names; ask and compare those that are not known yet.
 
     Args:
-        hosts: those that are known.
-        ids: Ray's, of all that train.
-        get: waits for what Ray's references refer to.
+        hosts: the known ones.
+        ids: Ray's ids of all hosts that train.
+        get: waits for the results of Ray's references.
 
     Raises:
         Conflict: see :func:`compare_hosts`.
@@ -84,7 +84,7 @@ def ask_hosts(
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
         calls = [ask.options(scheduling_strategy=place).remote() for place in places]
     found = dict(zip(new, get(calls), strict=True))
-    for name, node in new.items():  # of a GPU Ray knows the kind
+    for name, node in new.items():  # Ray knows the kind of a GPU
         gpus = (kind for kind in node["Resources"] if kind.startswith("accelerator_type:"))
         found[name]["GPU"] = next(gpus, None)
     compare_hosts(software_here(), {**hosts, **found})

@@ -72,7 +72,7 @@ class Ray(Engine):
             raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
 
     def resolve(self) -> Self:
-        """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
+        """Replace every ``auto``, and check that the cluster answers; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
             raise Conflict(
                 "engine.device",
@@ -82,7 +82,7 @@ class Ray(Engine):
         return super().resolve()
 
     def with_stack(self, cohort: int, clients: int) -> Self:
-        """Replace ``stack: auto``, and tell of actors without work."""
+        """Replace ``stack: auto``, and warn of actors without work."""
         here = super().with_stack(cohort, clients)
         work = len(here.groups(range(cohort)))
         actors, hosted, *_ = self.request
@@ -104,7 +104,7 @@ class Ray(Engine):
 
     @property
     def request(self) -> RayRequest:
-        """What is asked of Ray."""
+        """The settings for Ray."""
         return RayRequest(
             None if self.actors == "auto" else self.actors,
             None if self.clients_per_actor == "auto" else self.clients_per_actor,
@@ -121,7 +121,7 @@ class Ray(Engine):
 
     @contextmanager
     def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
-        """Start or join the cluster, which takes seconds, in other processes. Tell of an unused GPU."""
+        """Start or join the cluster in the background, which takes seconds. Warn of an unused GPU."""
         with _needing_ray():
             from rayfl.engine.ray_workers import OnRay
         if not (self.gpus_per_actor or in_group) and self.device == "auto" and torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What a round tells about the clients that were trained."""
+"""The results of a round."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rayfl.evaluation.score import ClientScores
 
 @dataclass
 class RoundResult:
-    """What a round tells about the clients that were trained; small, and the only thing the driver sees.
+    """The results of a round for the clients that trained; small, and all that the driver sees.
 
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
     wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
     ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` are the clients
     that have a personal state, ``largest_state`` the bytes of the largest of these,
-    ``bytes_down`` and ``bytes_up`` what has travelled between processes.
+    ``bytes_down`` and ``bytes_up`` the bytes sent between processes.
     """
 
     ids: list[int] = field(default_factory=list)

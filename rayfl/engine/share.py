@@ -1,4 +1,4 @@
-"""What each of several federations gets that run side by side on one cluster, as trials of a sweep do."""
+"""The resources of each trial of a sweep, when several run on one cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayfl.errors import UserError
 
 @dataclass(frozen=True)
 class Share:
-    """What a trial gets of the cluster.
+    """The resources of a trial.
 
     Attributes:
         bundles: what it reserves, a bundle for each actor; those of a federation without actors run in the
@@ -29,7 +29,7 @@ class Share:
     at_once: int | None
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        """Refuse where a federation has no room on these nodes, even if nothing else ran."""
+        """Refuse if a federation does not fit on these nodes, even alone."""
         bundle = self.bundles[0]
         try:
             reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
@@ -41,7 +41,7 @@ def share(
     engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
     comes: bool = False,
 ) -> Share:  # fmt: skip
-    """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
+    """Work out the resources of a trial: with ``actors: auto``, trials that run at once share the cluster.
 
     Args:
         engine: of the base, not resolved.
@@ -49,7 +49,7 @@ def share(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
-        comes: whether hosts may come that are not there yet, so that nothing is refused; and if ``at_once``
+        comes: whether more hosts may join, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
     try:

@@ -1,4 +1,4 @@
-"""What travels between the server and the workers: states that pack themselves on the way."""
+"""Downloads and states, which are packed when they travel between the server and the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Download(NamedTuple):
 
     Attributes:
         everyone: what all clients receive.
-        each: client -> what it alone receives besides.
+        each: client -> what it receives besides.
     """
 
     everyone: State

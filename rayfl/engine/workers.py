@@ -1,4 +1,4 @@
-"""The server and the workers of a federation, wherever they are: how they are started, called and lost."""
+"""The server and the workers of a federation, wherever they run: the interface of all engines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SERVER = -1
 
 
 class Lost(Shortage):
-    """Processes of a federation are gone, and with them the state that they held."""
+    """Processes of a federation have died, and their state is lost."""
 
 
 class Gone(Shortage):
-    """What a federation's processes run on is gone itself, so that none can be started again."""
+    """The cluster of a federation is gone, so no process can be started again."""
 
 
 class Workers(ABC):
     """The server and the workers of a federation, as a session reaches them.
 
     Attributes:
-        recoveries: how many losses in a row, without another checkpoint in between, a session survives.
+        recoveries: how many losses a session survives without another checkpoint in between.
         hosts: what the hosts of a cluster have that decides numbers, by their names; see ``engine.hosts``.
     """
 
@@ -33,46 +33,46 @@ class Workers(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many workers there are; none before the start and after a stop."""
+        """Return the number of workers; 0 before the start and after a stop."""
 
     @abstractmethod
     def start(self, shrink: bool) -> None:
-        """Start the server and the workers, those that do not run.
+        """Start the server and the workers that do not run.
 
         Args:
-            shrink: whether to make do with fewer than asked for where there is no room for more.
+            shrink: whether fewer workers than requested will do if no more fit.
         """
 
     @abstractmethod
     def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
-        """Start an operation of a worker; return a reference to what it returns.
+        """Start an operation of a worker; return a reference to its result.
 
         Args:
             k: the worker's number, or ``SERVER``.
             name: the operation's method of ``Worker`` or ``Server``.
-            arguments: its arguments, of which each may be a reference.
-            returns: of an operation that returns several values, how many: a reference to each is returned.
+            arguments: its arguments, which may be references.
+            returns: the number of values that it returns; if several, there is a reference to each.
         """
 
     @abstractmethod
     def get(self, references: Sequence[Any]) -> list[Any]:
-        """Wait for what is referred to, and return it.
+        """Wait for the results that references stand for, and return them.
 
         Args:
             references: as ``call`` has returned them.
 
         Raises:
-            Lost: processes are gone.
+            Lost: processes have died.
         """
 
     def host(self, k: int) -> Any:  # noqa: B027 - only some have several
-        """Return what names the host of a worker, or of the ``SERVER``; here all are on one."""
+        """Return the host of a worker, or of the ``SERVER``; here all are on one."""
 
     def grow(self) -> None:  # noqa: B027 - only some can
-        """Take in workers that have found room since the start; the others keep their numbers."""
+        """Add workers for which there is room now; the others keep their numbers."""
 
     def check(self) -> None:  # noqa: B027 - only processes of their own can lose what they run on
-        """See that what the processes run on is there.
+        """Check that the cluster of the processes is alive.
 
         Raises:
             Gone: it is not.
@@ -83,7 +83,7 @@ class Workers(ABC):
         """Stop the server and the workers, so that others can be started."""
 
     def survive(self) -> None:
-        """Keep those that live after a loss, which may first have to end what they do; here none."""
+        """Keep the processes that are alive after a loss; here none."""
         self.stop()
 
     @abstractmethod
