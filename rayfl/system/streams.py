@@ -17,7 +17,7 @@ class Outlet(io.FileIO):
     """A file to write to, which swallows everything once it cannot be written to any more.
 
     Attributes:
-        lost: why it cannot; None as long as it can.
+        lost: why it cannot be written to; None while it can.
 
     Args:
         descriptor: of the file, which stays open.
@@ -46,10 +46,10 @@ class Outlet(io.FileIO):
 
 @contextlib.contextmanager
 def lasting_output() -> Iterator[Callable[[], OSError | None]]:
-    """Go on where standard output or error is closed or full, and escape characters that they cannot show.
+    """Go on if standard output or error is closed or full; escape characters that they cannot show.
 
     Yields:
-        A function that returns why standard output is lost, None where it is not.
+        A function that returns why standard output is lost; None if it is not.
     """
     before = sys.stdout, sys.stderr
     sys.stderr = _lasting(sys.stderr)
@@ -63,13 +63,13 @@ def lasting_output() -> Iterator[Callable[[], OSError | None]]:
 
 
 def _tell(error: OSError) -> None:
-    if not isinstance(error, BrokenPipeError):  # whose reader has seen enough, as in `| head -1`
+    if not isinstance(error, BrokenPipeError):  # the reader has stopped, as in `| head -1`
         warn(f"standard output cannot be written: {error.strerror}")
 
 
 def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda error: None) -> TextIO:
-    """Return what takes the place of a stream of the process; others, as in notebooks, are left alone."""
-    if stream is None:  # closed by whoever has started the process
+    """Return a replacement of a stream of the process; other streams, as in notebooks, stay."""
+    if stream is None:  # the process was started without it
         return open(os.devnull, "w")
     if stream not in (sys.__stdout__, sys.__stderr__) or not isinstance(stream, io.TextIOWrapper):
         return stream
@@ -86,7 +86,7 @@ def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda err
 
 
 def _lost(stream: TextIO) -> OSError | None:
-    """Flush a stream; return why it is lost, if it is one that may be."""
+    """Flush a stream; return why it is lost, or None."""
     stream.flush()
     buffer = getattr(stream, "buffer", None)
     outlet = getattr(buffer, "raw", buffer)
