@@ -1,7 +1,7 @@
 """Read files that may be damaged or a stranger's; write files whole or not at all; lock them.
 
 Functions that read raise ``OSError`` for a file that cannot be read, ``ValueError`` for wrong content, and
-nothing else; :func:`reading` makes one message of both. rayfl never waits for a file without limit.
+nothing else; :func:`reading` makes one message of both. rayfl never waits for a file for ever.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterato
 
 @contextmanager
 def decoding(path: str | Path, remedy: str) -> Iterator[None]:
-    """Like :func:`reading`, for a library that decodes: a damaged file can make it raise anything."""
+    """Like :func:`reading`, for a library that decodes: a damaged file may raise anything."""
     with reading(path, remedy):
         try:
             yield
