@@ -1,4 +1,4 @@
-"""The one exception that is meant for people, its kinds, and what other errors mean."""
+"""The one exception that is meant for people and its kinds, and what other errors mean."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class BadValue(UserError):
 
 
 class Unknown(UserError):
-    """A name that there is not: of an option, a class, a column, a domain, a view."""
+    """An unknown name: of an option, a class, a column, a domain, a view."""
 
 
 class Missing(UserError):
@@ -112,16 +112,16 @@ class InUse(UserError):
 
 
 def shortage(error: BaseException | None) -> str | None:
-    """Say what is full, a disk or Ray's object store, and what to do; None where that is not why.
+    """Return what is full, a disk or Ray's object store, and what to do; None if that is not the cause.
 
     Args:
-        error: what has been raised, on any host; what has led to it is looked at, too.
+        error: an error of any host; its causes count, too.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             place = "" if error.filename is None else f"{error.filename}: "
             return f"{place}{os.strerror(error.errno)}: make room"
-        names = {cls.__name__ for cls in type(error).__mro__}  # Ray's, which need not be there
+        names = {cls.__name__ for cls in type(error).__mro__}  # Ray's; Ray may be missing
         if names & {"ObjectStoreFullError", "OutOfDiskError"}:
             return (
                 "Ray's object store is full, and so is the disk to which it spills (of RAY_TMPDIR or TMPDIR, "
@@ -133,13 +133,13 @@ def shortage(error: BaseException | None) -> str | None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Say whether there was too little memory on a host; PyTorch's CPU allocator has no class for that."""
+    """Return whether a host had too little memory; PyTorch's CPU allocator has no class for that."""
     of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text_of(error)
     return of_torch or isinstance(error, MemoryError)
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, also where code of the user's own makes it, and raises."""
+    """Return the text of an error, even if the user's own code for it raises."""
     try:
         return str(error)
     except Exception:

@@ -51,7 +51,7 @@ class Federation(RunSettings):
 
 
 def federation_of(settings: Mapping[str, Any]) -> Federation:
-    """Build the federation that a mapping of settings stands for."""
+    """Build a federation from a mapping of settings."""
     return read(Federation, rooted(dict(settings)))
 
 
@@ -67,7 +67,7 @@ def resumed(
         folder: the run folder.
         changes: settings among ``RESUMABLE`` that take the place of the recorded ones, by their dotted names,
             as in ``{"rounds": 30, "engine.device": "cpu"}``.
-        data: the same data again, where the run's configuration cannot hold them: ``rayfl.data.Arrays``.
+        data: the same data again, if the configuration cannot hold them: ``rayfl.data.Arrays``.
         any_code: whether code of your own may be other than what the run has had so far.
     """
     federation = recorded_settings(Federation, folder, changes)

@@ -42,11 +42,11 @@ class Sampling(Settings, ABC, place="sampling"):
         """Refuse what will not do for so many clients and rounds, before anything starts."""
 
     def unlisted(self, clients: int) -> set[int]:
-        """Return those of so many clients that can never be chosen, whatever is drawn."""
+        """Return the clients that can never be chosen."""
         return set()
 
     def digest(self) -> str | None:
-        """Return a digest of what decides besides the options, such as a file; None where nothing does."""
+        """Return a digest of what else decides the choice, such as a file; None if only the options do."""
         return None
 
 
@@ -96,7 +96,7 @@ class Cyclic(Sampling):
     def choose(
         self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
     ) -> Sequence[int]:
-        """Go on where the round before has ended."""
+        """Go on after the last client of the round before."""
         return [(round * size + k) % len(samples) for k in range(size)]
 
 
@@ -113,14 +113,14 @@ class Trace(Sampling):
     def choose(
         self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
     ) -> Sequence[int]:
-        """Draw without replacement; all that are there, if these are fewer than wanted."""
+        """Draw without replacement; all available clients if these are fewer than wanted."""
         there = sorted({i for i, first, end in self._entries if first <= round < end})
         order = torch.randperm(len(there), generator=generator)[:size]
         return [there[k] for k in order.tolist()]
 
     def check(self, clients: int, rounds: int) -> None:
         """Read the file anew; refuse clients that do not exist, and rounds without any."""
-        vars(self).pop("_entries", None)  # of an earlier run
+        vars(self).pop("_entries", None)  # from an earlier run
         entries = self._entries
         if odd := [i for i, *_ in entries if i >= clients]:
             raise Conflict(self._file, f"has client {odd[0]}: those that train are 0 to {clients - 1}")
@@ -140,7 +140,7 @@ class Trace(Sampling):
         return set(range(clients)) - {i for i, *_ in self._entries}
 
     def digest(self) -> str | None:
-        """Return the SHA-256 of what the file says."""
+        """Return the SHA-256 of the entries."""
         return hashlib.sha256(repr(self._entries).encode()).hexdigest()
 
     @property
@@ -167,7 +167,7 @@ def _entry(each: Any) -> tuple[int, int, float]:
 
 
 def takes_all(sampling: Sampling, participation: float) -> bool:
-    """Say whether every client trains in every round, as far as that is known."""
+    """Return whether every client is known to train in every round."""
     known = type(sampling) in (Uniform, Cyclic) or (type(sampling) is BySize and not sampling.replacement)
     return known and participation == 1
 
@@ -178,10 +178,10 @@ def cohort(
     """Return the clients that train in a round, ascending.
 
     Args:
-        sampling: who chooses.
+        sampling: chooses them.
         round: from 0.
         samples: how many training samples each client has that may train.
-        participation: the share of them that is wanted, of which at least one.
+        participation: the share of them that is wanted; at least one client trains.
         seed: the run's seed.
     """
     size = max(1, math.floor(participation * len(samples) + 1e-9))

@@ -18,7 +18,7 @@ from rayfl.training.sums import Accumulated, payload_bytes
 
 
 class _Actor:
-    """What both have: a name in Ray's logs and dashboard, a place, and the same state of PyTorch."""
+    """What both have: a name in Ray's logs and dashboard, and the same state of PyTorch."""
 
     _shown = ""  # Ray also asks for it where the arguments could not be read
 
@@ -57,7 +57,7 @@ class ClientActor(_Actor, Worker):
     def train(
         self, round: int, download: Download, *arguments: Any
     ) -> tuple[dict[str, Accumulated], RoundResult]:
-        """Train; and count the bytes that travel for it."""
+        """Train, and count the bytes that are sent for it."""
         accumulated, result = super().train(round, download, *arguments)
         result.bytes_down = payload_bytes(download.everyone)
         result.bytes_up = sum(part.nbytes for part in accumulated.values())

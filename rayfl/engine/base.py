@@ -82,7 +82,7 @@ class Engine(Settings, ABC, place="engine"):
         return replace(self, device=device, execution=execution, memory_format=layout)
 
     def _uses_cuda(self) -> bool:
-        """Say what ``device: auto`` means."""
+        """Return whether ``device: auto`` means CUDA."""
         return torch.cuda.is_available()
 
     def with_stack(self, cohort: int, clients: int) -> Self:
@@ -118,13 +118,13 @@ class Engine(Settings, ABC, place="engine"):
     def preparing(
         self, run: str, quiet: bool = True, in_group: bool = False
     ) -> AbstractContextManager[Started]:
-        """Start in the background what does not depend on the data, while they are loaded and checked.
+        """Start what does not depend on the data, while they are loaded and checked.
 
-        It is there when the context is left; leaving it by an exception undoes it.
+        It has started when the context is left; leaving it by an exception undoes it.
 
         Args:
             run: the run's name, for people who look at the processes.
-            quiet: whether nothing is said of what is started.
+            quiet: whether to print nothing about the start.
             in_group: whether Ray's actors go into the placement group of this process, a bundle each.
 
         Raises:
@@ -133,10 +133,10 @@ class Engine(Settings, ABC, place="engine"):
 
 
 class Started(ABC):
-    """What an engine has started for one run; its workers stop it when they are closed."""
+    """An engine that has started for one run; its workers stop it when they are closed."""
 
     def watchers(self) -> list[Any]:
-        """Return callbacks that tell what the processes run on of every round."""
+        """Return callbacks that report every round to what the processes run on."""
         return []
 
     def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
@@ -155,13 +155,13 @@ class Started(ABC):
         Args:
             plan: the federation.
             data: as ``share`` has returned them.
-            groups: how many groups of clients a round trains; more workers would have nothing to do.
+            groups: how many groups of clients a round trains: at most as many workers have work.
         """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every process of a federation has to know; with the data it determines every result.
+    """What every process of a federation needs; with the data it determines every result.
 
     Attributes:
         method: the method, not yet set up with a net.
@@ -169,7 +169,7 @@ class Plan:
         training: the settings of local training.
         seed: the run's seed.
         engine: the settings of execution, without ``auto``.
-        rounds: how many the run is to have.
+        rounds: the number of rounds.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         together: whether samples of several clients are scored at once, where the method allows it.
@@ -194,14 +194,14 @@ class Plan:
 
     @property
     def paths(self) -> list[str]:
-        """The import paths among what the plan names: of nets and metrics."""
+        """The import paths of nets and metrics in the plan."""
         nets = (*self.nets, *self.method.architectures.values())
         names = [*self.metrics, *(net.path if isinstance(net, Module) else net for net in nets)]
         return [name for name in names if isinstance(name, str) and "." in name]
 
     @property
     def goes_by_rounds(self) -> bool:
-        """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
+        """Whether a round depends on the total number of rounds: such a run cannot be made longer."""
         return self.method.uses_rounds or self.training.schedule.uses_rounds
 
 
@@ -210,18 +210,18 @@ SERVER = -1
 
 
 class Lost(Shortage):
-    """Processes of a federation are gone, and with them the state that they held."""
+    """Processes of a federation have died, and their state is lost."""
 
 
 class Gone(Shortage):
-    """What a federation's processes run on is gone itself, so that none can be started again."""
+    """The cluster of a federation is gone, so no process can be started again."""
 
 
 class Workers(ABC):
     """The server and the workers of a federation, as a session reaches them.
 
     Attributes:
-        recoveries: how many losses in a row, without another checkpoint in between, a session survives.
+        recoveries: how many losses a session survives without another checkpoint in between.
         hosts: what the hosts of a cluster have that decides numbers, by their names; see ``engine.hosts``.
     """
 
@@ -230,46 +230,46 @@ class Workers(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many workers there are; none before the start and after a stop."""
+        """Return the number of workers; 0 before the start and after a stop."""
 
     @abstractmethod
     def start(self, shrink: bool) -> None:
-        """Start the server and the workers, those that do not run.
+        """Start the server and the workers that do not run.
 
         Args:
-            shrink: whether to make do with fewer than asked for where there is no room for more.
+            shrink: whether fewer workers than requested will do if no more fit.
         """
 
     @abstractmethod
     def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
-        """Start an operation of a worker; return a reference to what it returns.
+        """Start an operation of a worker; return a reference to its result.
 
         Args:
             k: the worker's number, or ``SERVER``.
             name: the operation's method of ``Worker`` or ``Server``.
-            arguments: its arguments, of which each may be a reference.
-            returns: of an operation that returns several values, how many: a reference to each is returned.
+            arguments: its arguments, which may be references.
+            returns: the number of values that it returns; if several, there is a reference to each.
         """
 
     @abstractmethod
     def get(self, references: Sequence[Any]) -> list[Any]:
-        """Wait for what is referred to, and return it.
+        """Wait for the results that references stand for, and return them.
 
         Args:
             references: as ``call`` has returned them.
 
         Raises:
-            Lost: processes are gone.
+            Lost: processes have died.
         """
 
     def host(self, k: int) -> Any:  # noqa: B027 - only some have several
-        """Return what names the host of a worker, or of the ``SERVER``; here all are on one."""
+        """Return the host of a worker, or of the ``SERVER``; here all are on one."""
 
     def grow(self) -> None:  # noqa: B027 - only some can
-        """Take in workers that have found room since the start; the others keep their numbers."""
+        """Add workers for which there is room now; the others keep their numbers."""
 
     def check(self) -> None:  # noqa: B027 - only processes of their own can lose what they run on
-        """See that what the processes run on is there.
+        """Check that the cluster of the processes is alive.
 
         Raises:
             Gone: it is not.
@@ -280,7 +280,7 @@ class Workers(ABC):
         """Stop the server and the workers, so that others can be started."""
 
     def survive(self) -> None:
-        """Keep those that live after a loss, which may first have to end what they do; here none."""
+        """Keep the processes that are alive after a loss; here none."""
         self.stop()
 
     @abstractmethod

@@ -21,14 +21,14 @@ from rayfl.training.state import State, put_together, take_apart
 from rayfl.training.sums import payload_bytes
 
 UNASKED = 256 * 2**20
-"""Bytes of states that are kept without asking how much memory is free."""
+"""Bytes of states that are kept in memory however little is free."""
 AHEAD = 8
 """States that the system is asked to read before their turn."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a state is in the file, and what is needed to build it again."""
+    """Where a state is in the file, and how to rebuild it."""
 
     start: int
     size: int
@@ -39,8 +39,8 @@ class _Place:
 class ClientStates(MutableMapping[int, State]):
     """Client -> personal state. It is used as a dict, and a state may have to come from the disk first.
 
-    A state stays in memory if there is room when it is set, and else it is in the file, of which the system
-    keeps in its cache what memory allows. Federations go round, so that the states that have stayed once are
+    A state stays in memory if there is room when it is set. Otherwise it is in the file, of which the system
+    caches what memory allows. Federations use all states in turn, so the states that have stayed first are
     as good as any others.
 
     The file has no name, so it goes with the process however that ends. It is where ``TMPDIR`` says, or in
@@ -61,11 +61,11 @@ class ClientStates(MutableMapping[int, State]):
         self._disk: _Disk | None = None
 
     def shared_by(self, workers: int) -> None:
-        """Say how many workers share this machine's memory."""
+        """Set how many workers share this machine's memory."""
         self._workers, self._limit = workers, None
 
     def expect(self, ids: Iterable[int]) -> None:
-        """Say whose states will be asked for, in this order: the system reads some of them ahead."""
+        """Announce whose states will be read, in this order: the system reads some of them ahead."""
         self._ahead = iter([i for i in ids if i in self._places])
         self._read_ahead(AHEAD)
 
@@ -109,7 +109,7 @@ class ClientStates(MutableMapping[int, State]):
             self._disk.free.setdefault(place.size, []).append(place.start)
 
     def _most(self, more: int) -> float:
-        """Return how many bytes may stay, where so many are added."""
+        """Return how many bytes may stay in memory when ``more`` are added."""
         if self._limit is None:
             if self._memory is not None:
                 self._limit = self._memory / self._workers
@@ -124,7 +124,7 @@ class _Disk:
     """A file without a name.
 
     Attributes:
-        free: size -> where parts begin that nobody uses any more.
+        free: size -> where unused parts begin.
 
     Raises:
         UserError: there is no room for it.
@@ -140,7 +140,7 @@ class _Disk:
         self.free: dict[int, list[int]] = {}
 
     def will_read(self, place: _Place) -> None:
-        """Have the system read a state into its cache meanwhile, where it can be asked."""
+        """Ask the system to read a state into its cache, if it offers that."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), place.start, place.size, os.POSIX_FADV_WILLNEED)
 
@@ -187,7 +187,7 @@ class _Disk:
 
 
 def overflow() -> Path:
-    """Return where states are kept, and what Ray spills: on a disk, as ``/var/tmp`` always is."""
+    """Return the folder of states and of what Ray spills: on a disk, as ``/var/tmp`` always is."""
     lasting = Path("/var/tmp")
     return lasting if "TMPDIR" not in os.environ and os.access(lasting, os.W_OK) else Path(gettempdir())
 

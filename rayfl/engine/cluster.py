@@ -26,7 +26,7 @@ from rayfl.errors import Conflict, Missing, Shortage
 from rayfl.system.text import warn
 
 PULSE = 1.0
-"""Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
+"""Seconds between two checks of Ray's own processes; after a minute Ray ends the driver."""
 
 RECONNECT = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) - 5  # noqa: SIM112
 """Seconds for which the GCS of a cluster that was joined may be away: somewhat less than Ray itself waits."""
@@ -35,7 +35,7 @@ ANSWER = 5.0
 """Seconds in which a cluster must answer when it is joined."""
 
 ENLARGED = 600.0
-"""Seconds to wait for what does not fit on a cluster that Ray can enlarge, where nothing else is said."""
+"""Seconds to wait by default for what does not fit on a cluster that Ray can enlarge."""
 NODE_GROUP = "ray.io/node-group"
 """The label that hosts of a cluster with an autoscaler have: Ray makes it of ``RAY_NODE_TYPE_NAME``."""
 
@@ -43,7 +43,7 @@ NODE_GROUP = "ray.io/node-group"
 def patience(asked: float | Literal["auto"]) -> float:
     """Return the seconds to wait for what does not fit on the cluster.
 
-    Where hosts may come by themselves, what starts them tells Ray of which of its groups a host is, as
+    Where an autoscaler adds hosts, it labels each with its node group, as
     ``ray up`` and KubeRay do.
 
     Args:
@@ -85,7 +85,7 @@ class Cluster:
             return None if self._abandoned.is_set() else leave
 
     def wait(self) -> None:
-        """Return when the cluster is up; give it up if an exception comes before, as by Ctrl-C.
+        """Wait until the cluster is up; give it up after an exception, such as Ctrl-C.
 
         Raises:
             UserError: it cannot be reached.
@@ -98,10 +98,10 @@ class Cluster:
             raise
 
     def gone(self, now: bool = False) -> str | None:
-        """Say which of Ray's own processes is gone, without which nothing can be started or stopped.
+        """Return which of Ray's own processes is dead, without which nothing can be started or stopped.
 
         Args:
-            now: whether the GCS of a cluster that was joined counts as gone before it has been so for long.
+            now: whether the GCS of a cluster that was joined counts as dead at once.
         """
         away = [name for name, at in self._parts.items() if _refuses(at)]
         gcs = [*self._parts][:1]
@@ -125,12 +125,12 @@ class Cluster:
         return view
 
     def reach_all(self, data: FederatedData) -> None:
-        """See that images in a cache file reach hosts that have joined since the data were shared."""
+        """Send images in a cache file to hosts that have joined since the data were shared."""
         if not self._travels and type(data.dataset.inputs) is not np.ndarray:
             self.put(data)
 
     def abandon(self) -> None:
-        """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
+        """Give the cluster up before it was used: an error message need not wait for it."""
         self._abandoned.set()
         self._connecting.add_done_callback(_stop_started)
         self._thread.shutdown(wait=False)
@@ -143,7 +143,7 @@ class Cluster:
 
 
 def _parts() -> dict[str, tuple[str, int]]:
-    """Return where Ray's own processes listen that this process depends on, by their names."""
+    """Return the addresses of the Ray processes that this process depends on, by their names."""
     if ray_client.is_connected():  # they are out of reach, and a server of Ray's stands between
         return {}
     context = ray.get_runtime_context()
@@ -157,7 +157,7 @@ def _parts() -> dict[str, tuple[str, int]]:
 
 
 def _refuses(address: tuple[str, int]) -> bool:
-    """Say whether nobody listens at an address; a network that is silent may come back."""
+    """Return whether an address refuses connections; a network that is silent may come back."""
     try:
         socket.create_connection(address, timeout=1.0).close()
     except ConnectionRefusedError:

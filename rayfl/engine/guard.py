@@ -1,4 +1,4 @@
-"""What a method must leave alone, so that results do not depend on which process computes what."""
+"""Refuse methods with memory or draws of their own: results must not depend on the processes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MEMORY = (
     "it. What a client has to remember belongs into the state that local_update returns, the server's into "
     "aggregate's"
 )
-"""What a method is to do instead of changing itself."""
+"""What a method should do instead of changing itself."""
 DRAW = (
     "Draw with client.generator(purpose) or, on the server, with self.generator(purpose, round); inside a "
     "loss by rayfl.training.noise with batch.key"
 )
-"""What a method is to draw from."""
+"""What a method should draw from."""
 GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")
 RAY_COMES_UP = threading.Lock()
-"""Held while Ray is started or joined in a thread of this process, by one at a time. Ray draws from Python's
-generator there, and nobody can tell whose draw it was."""
+"""Held while a thread of this process starts or joins Ray. Ray draws from Python's generator then, and the
+guard could not tell its draws from a method's."""
 
 
 class Guard:
@@ -66,7 +66,7 @@ class Guard:
         self._inside = Handed(**{name: [value] for name, value in self._attributes.items()})
 
     def check(self) -> None:
-        """Refuse what has been changed or drawn since."""
+        """Refuse changes and draws since."""
         before, now = self._attributes, _attributes(self._thing)
         others = (name for name in {**before, **now} if before.get(name, self) is not now.get(name, self))
         if changed := next(others, None) or self._inside.changed():
@@ -99,7 +99,7 @@ class Guard:
 def guarded(
     thing: Any, device: torch.device, call: str, when: str, **handed: Sequence[Any]
 ) -> Iterator[None]:
-    """Refuse what the body draws, and what it changes of the thing or of what it is handed."""
+    """Refuse draws in the body, and changes of the thing or of what it is handed."""
     guard, before = Guard(thing, device, call, when), Handed(**handed)
     yield
     guard.check()
@@ -107,7 +107,7 @@ def guarded(
 
 
 class Handed:
-    """What a method is handed, as it is before.
+    """The arguments of a method, as they are before a call.
 
     Args:
         trees: name -> nests of mappings, Params and tensors, which go by this name.
@@ -126,13 +126,13 @@ class Handed:
             if isinstance(node, Tensor):
                 self._versions.append((node, node._version))
             elif isinstance(node, dict | list | tuple | set) and id(node) not in seen:
-                seen.add(id(node))  # most of what clients are handed is the same for all
-                values = node.values() if isinstance(node, dict) else node  # views of what it is later, too
+                seen.add(id(node))  # most arguments are the same for all clients
+                values = node.values() if isinstance(node, dict) else node  # a view: it shows changes
                 self._nodes.append((node, values, list(values)))
                 open_ += values
 
     def changed(self) -> str | None:
-        """Return where something has been changed since; None where nothing was."""
+        """Return where something has changed since; None if nothing has."""
         changed = {id(t) for t, version in self._versions if t._version != version}
         for node, values, held in self._nodes:
             if len(values) != len(held) or any(a is not b for a, b in zip(values, held, strict=True)):
@@ -159,7 +159,7 @@ def _own(cls: type) -> list[type]:
 
 
 def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
-    """Yield where the changed ones of a nest are, as Python would say it."""
+    """Yield the places of changed values in a nest, as Python expressions."""
     if isinstance(tree, Params):
         tree = tree.tensors
     if id(tree) in changed:
@@ -173,7 +173,7 @@ def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
 
 
 def _generators(device: torch.device) -> list[Any]:
-    """Return the states of the global generators, those of ``GENERATORS``; None where others draw, too."""
+    """Return the states of ``GENERATORS``; None for one from which others draw, too."""
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
     numpys = (state["pos"], state["key"].tobytes())
     pythons = None if RAY_COMES_UP.locked() else random.getstate()

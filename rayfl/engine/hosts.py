@@ -29,7 +29,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")
 
 @contextmanager
 def by_value(modules: Collection[str]) -> Iterator[None]:
-    """Let classes and functions of some modules be sent by value in the body, and not by their names."""
+    """In the body, send classes and functions of some modules by value instead of by name."""
     known = cloudpickle.list_registry_pickle_by_value()
     for name in modules:
         cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -44,12 +44,12 @@ def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ())
     """Put something into Ray's object store, with the user's own code in it by value; return its reference.
 
     Where some of that code cannot be sent by value (locks, cached functions), or is imported within
-    functions, all of it goes by its names: a class has to be one and the same in a process. A line tells of
-    it, and each process that receives the thing compares the code that it has by these names.
+    functions, all of it goes by its names: a class must be the same object everywhere in a process. A warning
+    says so, and each process that receives the thing compares its code under these names.
 
     Args:
         thing: anything.
-        code: digests of the code in it; what has none goes by its name.
+        code: digests of the code in it; code without a digest goes by its name.
         paths: import paths, which will name there what they name here.
 
     Raises:
@@ -75,7 +75,7 @@ def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ())
 
 
 class _Sent:
-    """Something on its way, with what import paths name, and with digests of code that goes by its names."""
+    """A sent object, with what import paths name, and with digests of code that is sent by name."""
 
     def __init__(self, thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> None:
         self._parts = thing, names, code
@@ -85,7 +85,7 @@ class _Sent:
 
 
 def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
-    """Return what has arrived, where the code is what it was at the start."""
+    """Return a received object; refuse if the code here differs from that at the start."""
     if other := changed(code, digests(code)):
         raise Conflict(
             other[0],
@@ -97,7 +97,7 @@ def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> A
 
 
 class _Look(cloudpickle.Pickler):
-    """Notes of which of some modules something in a thing would now be sent by its name."""
+    """Finds the modules, of some given ones, of which something in a thing would be sent by name."""
 
     def __init__(self, thing: Any, modules: Collection[str]) -> None:
         super().__init__(BytesIO(), buffer_callback=lambda buffer: None)  # arrays need not be copied
@@ -115,12 +115,12 @@ class _Look(cloudpickle.Pickler):
 
 Software = Mapping[str, str | None]
 """What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its
-``processor`` and its ``GPU``; None where it has none.
+``processor`` and its ``GPU``; None if it has none.
 """
 
 
 def software_here() -> dict[str, str | None]:
-    """Return what this host has. It travels by value: the rayfl that is there may be another one."""
+    """Return the software of this host. The function is sent by value: a host may have another rayfl."""
     spec = find_spec("rayfl")
     places = [*(spec.submodule_search_locations or ())] if spec else []
     return {
@@ -132,11 +132,11 @@ def software_here() -> dict[str, str | None]:
 
 
 def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
-    """Refuse hosts on which numbers would be others; warn of what changes their last bits.
+    """Refuse hosts on which results would differ; warn of differences in the last bits.
 
     Args:
-        here: what this process has, which starts the run.
-        hosts: what the hosts have that train, by their names.
+        here: the software of this process, which starts the run.
+        hosts: the software of the hosts that train, by their names.
 
     Raises:
         Conflict: a host has another rayfl than this process, or another torch or NumPy than a host before.
@@ -151,7 +151,7 @@ def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
 
 
 def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
-    """Return which of those that have something have another one than the first of them, and what to say."""
+    """Return the places whose version of something differs from that of the first, with messages."""
     there = [(place, each[name]) for place, each in having.items() if each.get(name)]
     return [
         (place, f"has {name} {each}, and {there[0][0]} has {there[0][1]}")
@@ -163,12 +163,12 @@ def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, s
 def ask_hosts(
     hosts: Mapping[str, Software], ids: Collection[str], get: Callable[[Sequence[Any]], list[Any]]
 ) -> Mapping[str, Software]:
-    """Return what some hosts have, by their names, after those are asked and compared that are not known yet.
+    """Return the software of hosts by their names; ask and compare those that are not known yet.
 
     Args:
-        hosts: those that are known.
-        ids: Ray's, of all that train.
-        get: waits for what Ray's references refer to.
+        hosts: the known ones.
+        ids: Ray's ids of all hosts that train.
+        get: waits for the results of Ray's references.
 
     Raises:
         Conflict: see :func:`compare_hosts`.
@@ -181,7 +181,7 @@ def ask_hosts(
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
         calls = [ask.options(scheduling_strategy=place).remote() for place in places]
     found = dict(zip(new, get(calls), strict=True))
-    for name, node in new.items():  # of a GPU Ray knows the kind
+    for name, node in new.items():  # Ray knows the kind of a GPU
         gpus = (kind for kind in node["Resources"] if kind.startswith("accelerator_type:"))
         found[name]["GPU"] = next(gpus, None)
     compare_hosts(software_here(), {**hosts, **found})

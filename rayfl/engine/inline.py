@@ -37,7 +37,7 @@ class Inline(Engine):
 
     @contextmanager
     def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
-        """Start nothing: this process is there."""
+        """Start nothing: this process runs already."""
         yield ThisProcess()
 
 
@@ -52,7 +52,7 @@ class ThisProcess(Started):
 
 
 def stack_differs(plan: Plan, data: FederatedData) -> str:
-    """Say how clients would train otherwise in a stack than in a loop; nothing where they would not.
+    """Return how training in a stack would differ from training in a loop; empty if it would not.
 
     Two clients of each net take the first steps of all fits of the first round, see
     :func:`rayfl.training.stacked.differs`, in float64 on the CPU; in float32 where a net takes no other.
@@ -72,7 +72,7 @@ def stack_differs(plan: Plan, data: FederatedData) -> str:
         training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
         workers = InlineWorkers(replace(plan, engine=loop, training=training), data)
         try:
-            with on_trial():  # unless it is of the precision, the run itself will tell, in the loop
+            with on_trial():  # unless the precision is the reason, the run in the loop raises it again
                 workers.start(shrink=False)
                 download = workers.call(SERVER, "download", ids)
                 return differs(workers.call(0, "updates", download, ids), tolerance)
@@ -82,7 +82,7 @@ def stack_differs(plan: Plan, data: FederatedData) -> str:
 
 
 class InlineWorkers(Workers):
-    """A server and one worker in this process: an operation is carried out when it is called."""
+    """A server and one worker in this process: a call runs at once."""
 
     server: Server | None
     worker: Worker | None
@@ -102,7 +102,7 @@ class InlineWorkers(Workers):
         self.worker = Worker(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
 
     def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
-        """Carry an operation out; its result is the reference."""
+        """Run an operation; its result is the reference."""
         return getattr(self.server if k == SERVER else self.worker, name)(*arguments)
 
     def get(self, references: Sequence[Any]) -> list[Any]:
@@ -114,7 +114,7 @@ class InlineWorkers(Workers):
         self.server = self.worker = None
 
     def close(self) -> None:
-        """Give the process back what it had: its torch threads, and the kernels that GPUs may use."""
+        """Restore the number of torch threads and the GPU kernels of before the run."""
         self.stop()
         torch.set_num_threads(self._threads_before)
         torch.set_deterministic_debug_mode(self._kernels_before)

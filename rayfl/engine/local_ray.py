@@ -39,7 +39,7 @@ PATIENT = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
 }
-"""How late the raylet's agents learn that it is gone. They would print its log, and are ended before that."""
+"""How late the raylet's agents notice its end. They would print its log, and are ended before that."""
 GCS_LIMIT = "RAY_gcs_server_port_wait_time_s"
 """The variable that says how many seconds Ray's GCS may take to start."""
 SPILLS = {"RAY_object_spilling_directory", "RAY_object_spilling_config"}
@@ -60,7 +60,7 @@ while read -r pid; do pids="$pids $pid"; done
 for pid in $pids; do kill -s KILL -- "-$pid"; done
 for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$@" && break; sleep 0.2; done
 """
-"""Waits until the process that writes to it has ended in any way; then clears up behind it."""
+"""Waits until the process that writes to it has ended in any way; then ends and removes what is left."""
 
 
 class _Job(JobConfig):
@@ -82,7 +82,7 @@ class LocalRay:
     would stay for a minute. A small process ends these and removes the folders, however this one ends.
 
     Args:
-        dashboard: whether it serves a dashboard, and collects what that shows.
+        dashboard: whether it has a dashboard, and collects data for it.
     """
 
     def __init__(self, dashboard: bool) -> None:
@@ -92,7 +92,7 @@ class LocalRay:
             tell(f"dashboard   http://{started.dashboard_url}, for the time of the run")
 
     def _begin(self, dashboard: bool, times: int) -> Any:
-        """Start it, or leave nothing of it; see :func:`patiently`."""
+        """Start it, or clean up after a failure; see :func:`patiently`."""
         spilling = os.environ.get("RAY_TMPDIR") or overflow()
         self._folders = [tempfile.mkdtemp(prefix="rayfl-", dir=at) for at in (temporary_place(), spilling)]
         self._cleaner = subprocess.Popen(
@@ -155,7 +155,7 @@ class LocalRay:
 
 
 def patiently(start: Callable[[int], Any]) -> Any:
-    """Start a Ray; where a busy machine does not have it up in time, try again with longer limits.
+    """Start Ray; if a busy machine does not start it in time, try again with longer limits.
 
     Args:
         start: calls ``ray.init``; its argument is how many times as long as usual Ray's parts may take.
@@ -189,7 +189,7 @@ def patiently(start: Callable[[int], Any]) -> Any:
 
 
 def _found(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
-    """Return what Ray says of a node, as soon as it knows it; Ray itself waits for half a minute."""
+    """Return Ray's data of a node as soon as it has them; Ray itself waits for half a minute."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -201,7 +201,7 @@ def _found(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
 
 
 def temporary_place() -> str:
-    """Return where Ray would have its folder, or what else is short enough."""
+    """Return where Ray would have its folder; ``/tmp`` if that path is too long."""
     wanted = os.path.abspath(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
     if len(os.fsencode(wanted)) > LONGEST:
         return "/tmp"
@@ -235,9 +235,9 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def make_token() -> None:
-    """Make the token that Ray would make for everybody to read; see that one that is there is the user's own.
+    """Make Ray's token, which Ray itself would make readable for everybody; make one that is there private.
 
-    What the user has said about tokens in Ray's variables holds.
+    Ray's variables about tokens take precedence.
     """
     used = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
     if not used or not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}.isdisjoint(os.environ):

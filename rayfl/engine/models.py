@@ -1,4 +1,4 @@
-"""The models that a run has trained, to be looked at."""
+"""The models that a run has trained."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rayfl.training.state import as_tensor
 
 @torch_defaults()
 def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
-    """Return a worker and a server in this process, on the CPU, before any round.
+    """Return a new worker and a new server in this process, on the CPU.
 
-    Setting up a method ties it to one net, so that each has a method of its own.
+    Each has its own copy of the method, because a method is set up for one net.
     """
     engine = replace(plan.engine, device="cpu", execution="loop", threads=torch.get_num_threads())
     here = replace(plan, engine=engine, metrics=())
@@ -38,8 +38,8 @@ def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
 class Models:
     """The models of all clients after a round, as :func:`rayfl.load_models` and callbacks give them.
 
-    What they predict is what an evaluation after this round's aggregation scores: what the server would send
-    a client now, together with what the client has kept.
+    They are the models that an evaluation after this round's aggregation scores: from what the server would
+    send a client now, and the client's own state.
 
     Attributes:
         data: the data set and each client's part of it.
@@ -143,7 +143,7 @@ class Models:
         return self._traced(client, view, self.like()) if plain is None else plain
 
     def plain(self, client: int, view: str) -> nn.Module | None:
-        """Return a view that is one net as this net, under its own names; None if it is none."""
+        """Return a view that is a single net as this net, under its own names; None for other views."""
         self._check(client)
         if view not in self.views:
             raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
@@ -153,7 +153,7 @@ class Models:
         return None if found is None else _plain(*found)
 
     def _traced(self, client: int, view: str, like: Tensor) -> nn.Module:
-        """Return what computes the scores of a view that is no single net, operation by operation."""
+        """Return a graph of the operations that compute the scores of a view that is no single net."""
 
         def scores(x: Tensor) -> Tensor:
             return self.scores(client, x)[view]

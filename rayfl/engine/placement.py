@@ -34,13 +34,13 @@ class RayRequest(NamedTuple):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the number of actors follows from what there is."""
+        """Whether the number of actors follows from the cluster."""
         return self.actors is None and self.clients_per_actor is None
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs, and bytes of memory."""
+    """A request to the cluster: a number of actors, each with CPUs, GPUs and bytes of memory."""
 
     actors: int
     cpus: float
@@ -72,7 +72,7 @@ def reservation(
     shrink: bool = False,
     comes: bool = False,
 ) -> Reservation:
-    """Work out how many actors there are, and see that they fit.
+    """Work out the number of actors, and check that they fit.
 
     Args:
         nodes: the resources of every node: ``CPU``, ``GPU``, ``memory`` (bytes).
@@ -81,8 +81,8 @@ def reservation(
         clients_per_actor: as asked for; None for as many as it takes.
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
-        shrink: whether to make do with as many as fit, where these are fewer.
-        comes: whether hosts may come that are not there yet, so that nothing is refused.
+        shrink: whether fewer actors will do if no more fit.
+        comes: whether more hosts may join, so that nothing is refused.
 
     Raises:
         UserError: they do not fit, or with ``shrink`` not even one; the message has the arithmetic.
@@ -104,7 +104,7 @@ def reservation(
         room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
-    if comes:  # without memory, which the autoscaler does not know of all kinds of hosts
+    if comes:  # without memory, which the autoscaler does not know for all kinds of hosts
         return Reservation(count, 1.0 if cpus_per_actor is None else share, gpus_per_actor)
     # Two federations on one cluster see each other's memory; where Ray has less, it is not reserved.
     held = [int(node.get("memory", 0.0) // ACTOR_MEMORY) for node in nodes]
@@ -137,7 +137,7 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
 
 
 def room(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    """Return how many bundles fit into what is free, if it were on one node."""
+    """Return how many bundles would fit if all free resources were on one node."""
     return int(min(free.get(name, 0.0) / share + 1e-9 for name, share in bundle.items()))
 
 
@@ -164,7 +164,7 @@ def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]])
 
 
 def _memory(nodes: Sequence[Mapping[str, float]]) -> float:
-    """Return the memory of all nodes in bytes; 0 where nobody says."""
+    """Return the memory of all nodes in bytes; 0: unknown."""
     return sum(node.get("memory", 0.0) for node in nodes)
 
 
@@ -236,7 +236,7 @@ class Pace:
         return float(np.where(np.isnan(speeds), mean, speeds) @ self._samples[clients])
 
     def learn(self, seconds: Mapping[Group, float]) -> None:
-        """Take in how long some groups have taken."""
+        """Add measurements of how long groups have taken."""
         for group, time in seconds.items():
             clients = list(group)
             speed = time / max(1, int(self._samples[clients].sum()))

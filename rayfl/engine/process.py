@@ -20,7 +20,7 @@ from rayfl.system.text import complain
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
 CONTEXT = 600e6
-"""Bytes that CUDA, its libraries and their kernels take of a GPU in each process, besides torch's own."""
+"""Bytes of GPU memory for CUDA, its libraries and kernels in each process, besides torch's own."""
 
 
 _replaceable = False
@@ -29,7 +29,7 @@ _RUNNING = threading.RLock()  # a callback may run another federation, in the sa
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Set the state of PyTorch that decides numbers and is no setting; give back at the end what was there.
+    """Set the state of PyTorch that decides numbers and is no setting; restore it at the end.
 
     New tensors are of float32 and on the CPU, gradients are recorded, nothing is cast to a lower precision.
     """
@@ -50,7 +50,7 @@ def torch_defaults() -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let no other thread of this process run a federation meanwhile.
+    """Keep other threads of this process from running a federation meanwhile.
 
     Raises:
         UserError: one does.
@@ -68,14 +68,14 @@ def alone() -> Iterator[None]:
 
 
 def end_with_its_gpu() -> None:
-    """Let this process end where its GPU fails, because another one then takes its place."""
+    """End this process if its GPU fails: another one then takes its place."""
     global _replaceable
     _replaceable = True
 
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
+    """Raise an error where a method's code would end this process silently, as ``sys.exit`` does.
 
     A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself. Faults
     of the machine are not the code's: if memory does not suffice, of a GPU or of the host, the run stops, and
@@ -116,7 +116,7 @@ def exits_as_errors() -> Iterator[None]:
 
 
 def reserved_gpus() -> float | None:
-    """Return how much of GPUs Ray has reserved for this process; None where it is no process of Ray's."""
+    """Return the share of GPUs that Ray has reserved for this process; None outside of Ray."""
     ray = sys.modules.get("ray")  # which is not there without having been imported
     if ray is None or not ray.is_initialized():
         return None
@@ -127,7 +127,7 @@ def reserved_gpus() -> float | None:
 
 
 def cap_gpu_memory(share: float) -> None:
-    """Let this process allocate its share of a GPU's memory, less what its context takes of that.
+    """Limit this process to its share of a GPU's memory, minus its CUDA context.
 
     Otherwise the shares and the contexts of all processes together exceed the card.
 
@@ -140,7 +140,7 @@ def cap_gpu_memory(share: float) -> None:
 
 
 def check_gpu() -> None:
-    """See that there is a GPU."""
+    """Refuse to go on without a GPU."""
     if not torch.cuda.is_available():
         raise Missing(
             "engine.device",
@@ -150,7 +150,7 @@ def check_gpu() -> None:
 
 
 def prepare_gpu(deterministic: bool, tf32: bool) -> None:
-    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
+    """Check that there is a GPU, and set deterministic kernels and TF32 as asked."""
     check_gpu()
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -160,10 +160,10 @@ def prepare_gpu(deterministic: bool, tf32: bool) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep what it frees, for the rest of its life; only glibc offers it.
+    """Let the process keep memory that it frees; only glibc offers that.
 
-    Where large vectors are allocated anew again and again, and that means pages that the system first has to
-    clear, a step of AlexNet takes half as long again, and adding an upload of ResNet18 three times as long.
+    Otherwise the system has to clear new pages whenever large vectors are allocated: then
+    a step of AlexNet takes 50 % longer, and adding an upload of ResNet18 three times as long.
     """
     trim_threshold, mmap_max = -1, -4  # names of options in glibc's malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

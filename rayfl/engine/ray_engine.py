@@ -73,7 +73,7 @@ class Ray(Engine):
             raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other", "give one")
 
     def resolve(self) -> Self:
-        """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
+        """Replace every ``auto``, and check that the cluster answers; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
             raise Conflict(
                 "engine.device",
@@ -83,7 +83,7 @@ class Ray(Engine):
         return super().resolve()
 
     def with_stack(self, cohort: int, clients: int) -> Self:
-        """Replace ``stack: auto``, and tell of actors without work."""
+        """Replace ``stack: auto``, and warn of actors without work."""
         here = super().with_stack(cohort, clients)
         work = len(here.groups(range(cohort)))
         actors, hosted, *_ = self.request
@@ -105,7 +105,7 @@ class Ray(Engine):
 
     @property
     def request(self) -> RayRequest:
-        """What is asked of Ray."""
+        """The settings for Ray."""
         return RayRequest(
             None if self.actors == "auto" else self.actors,
             None if self.clients_per_actor == "auto" else self.clients_per_actor,
@@ -122,7 +122,7 @@ class Ray(Engine):
 
     @contextmanager
     def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
-        """Start or join the cluster, which takes seconds, in other processes. Tell of an unused GPU."""
+        """Start or join the cluster in the background, which takes seconds. Warn of an unused GPU."""
         with _needing_ray():
             from rayfl.engine.ray_workers import OnRay
         if not (self.gpus_per_actor or in_group) and self.device == "auto" and torch.cuda.is_available():
@@ -141,7 +141,7 @@ class Ray(Engine):
 
 @dataclass(frozen=True)
 class Share:
-    """What a trial gets of the cluster.
+    """The resources of a trial.
 
     Attributes:
         bundles: what it reserves, a bundle for each actor; those of a federation without actors run in the
@@ -155,7 +155,7 @@ class Share:
     at_once: int | None
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        """Refuse where a federation has no room on these nodes, even if nothing else ran."""
+        """Refuse if a federation does not fit on these nodes, even alone."""
         bundle = self.bundles[0]
         with found_in("no trial can be placed on the hosts that are there"):
             reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
@@ -165,7 +165,7 @@ def share(
     engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
     comes: bool = False,
 ) -> Share:  # fmt: skip
-    """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
+    """Work out the resources of a trial: with ``actors: auto``, trials that run at once share the cluster.
 
     Args:
         engine: of the base, not resolved.
@@ -173,7 +173,7 @@ def share(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
-        comes: whether hosts may come that are not there yet, so that nothing is refused; and if ``at_once``
+        comes: whether more hosts may join, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
     with found_in("a trial can never be placed on this cluster"):

@@ -24,10 +24,10 @@ NUMBERS = {
 
 
 class RayMetrics:
-    """Tells Ray of every round; a callback as :class:`rayfl.callbacks.Callback` has it.
+    """Reports every round to Ray; a callback like :class:`rayfl.callbacks.Callback`.
 
     Args:
-        run: the name of the run, by which its numbers are tagged.
+        run: the name of the run, which tags its numbers.
     """
 
     def __init__(self, run: str) -> None:
@@ -44,7 +44,7 @@ class RayMetrics:
         return False
 
     def after_round(self, run: Any, record: Mapping[str, Any]) -> bool:
-        """Tell Ray of a round."""
+        """Report a round to Ray."""
         began, self._began = self._began, time.monotonic()
         totals = round_totals(record)
         values = {
@@ -62,4 +62,4 @@ class RayMetrics:
         return False
 
     def end(self) -> None:
-        """Hold nothing that must be let go."""
+        """Do nothing: there is nothing to release."""

@@ -45,23 +45,23 @@ from rayfl.system.text import counted, tell, warn
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
 TOLD = 30.0
-"""Seconds between two lines that say what is waited for."""
+"""Seconds between two lines that say what the run waits for."""
 LOOK = 5.0
-"""Seconds between two looks for hosts that have joined the cluster."""
+"""Seconds between two checks for hosts that have joined the cluster."""
 PATIENCE = 5.0
-"""Seconds after a loss in which it shows which actors are dead: one that does not answer then is busy."""
+"""Seconds after a loss until actors that are dead are known: one that has not answered by then is busy."""
 _STARTED = itertools.count(1)
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
-"""What Ray raises when a process or a host is gone, or what it has held."""
+"""What Ray raises when a process, a host or an object of theirs is gone."""
 
 
 class OnRay(Cluster, Started):
-    """The cluster of a run; its actors are to be started there.
+    """The cluster on which a run starts its actors.
 
     Attributes:
-        request: what is asked of Ray.
+        request: the settings for Ray.
         run: the run's name.
-        quiet: whether nothing is said of what is started.
+        quiet: whether to print nothing about the start.
         in_group: whether actors go into the placement group of this process, as in trials of sweeps.
 
     """
@@ -71,7 +71,7 @@ class OnRay(Cluster, Started):
         super().__init__(request.address, request.dashboard)
 
     def watchers(self) -> list[Any]:
-        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
+        """Return what reports every round to Ray's dashboard and Prometheus, if there may be one."""
         looked_at = self.request.dashboard or self.request.address is not None or self.in_group
         return [RayMetrics(self.run)] if looked_at else []
 
@@ -93,19 +93,19 @@ class RayWorkers(Workers):
     """The actors of one federation.
 
     Args:
-        started: where; the cluster is closed with them.
+        started: the cluster, which is closed with them.
         plan: the federation.
         data: the data, as ``share`` has returned them.
-        groups: of clients in a round; None where nobody has said.
+        groups: groups of clients in a round; None: unknown.
 
     Attributes:
-        actors: of the workers.
-        server: the server's actor, None while there is none.
-        joining: actors that are coming up, each with the sign that it is up.
-        reserved: the placement group that holds room for them.
-        rooms: the bundle of each worker in it, None for those that have joined since.
-        where: where the workers run.
-        server_where: where the server runs.
+        actors: the actors of the workers.
+        server: the server's actor; None before it starts.
+        joining: actors that are starting, each with the reference that is ready when it runs.
+        reserved: the placement group with their resources.
+        rooms: the number of each worker's bundle in it; None for workers that have joined since.
+        where: the node and process of each worker.
+        server_where: those of the server.
     """
 
     def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
@@ -119,7 +119,7 @@ class RayWorkers(Workers):
         self._forget()
 
     def _forget(self) -> None:
-        """Know of no process."""
+        """Forget all processes."""
         self.reserved: Any = None
         self.actors: list[Any] = []
         self.rooms: list[int | None] = []
@@ -133,7 +133,7 @@ class RayWorkers(Workers):
     # ---- start and stop
 
     def start(self, shrink: bool) -> None:
-        """Start the actors that do not run yet, each on what is reserved for it."""
+        """Start the actors that do not run yet, each on its reserved resources."""
         if self.reserved is None:
             self._wait = patience(self._request.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
@@ -160,7 +160,7 @@ class RayWorkers(Workers):
         self._share_memory()
 
     def _name(self, what: str) -> str:
-        """Return a name for people; no two actors may have the same, not even where one is just ending."""
+        """Return a readable name that no other actor has, not even one that is just ending."""
         return f"{self._started.run} {what} {os.getpid()}-{next(_STARTED)}"
 
     def _room(self, k: int) -> PlacementGroupSchedulingStrategy:
@@ -170,12 +170,12 @@ class RayWorkers(Workers):
         return bool(placement_group_table(self.reserved)["state"] == "CREATED")
 
     def _check_hosts(self, ids: Collection[str]) -> None:
-        """See that hosts have what this one has, unless it is the only one, with a Ray of the run's own."""
+        """Check that hosts have the same software as this one, unless the run has a Ray of its own here."""
         if not self._started.is_own:
             self.hosts = ask_hosts(self.hosts, ids, self.get)
 
     def survive(self) -> None:
-        """Keep the actors that live, unless a host is lost, and with it what is reserved there."""
+        """Keep the actors that are alive; stop all if a host is lost, and its reservation with it."""
         both = [self.server, *self.actors]
         signs = [actor.ready.remote() for actor in both]
         ray.wait(signs, num_returns=len(signs), timeout=PATIENCE)
@@ -192,7 +192,7 @@ class RayWorkers(Workers):
         self.actors, self.rooms = [self.actors[k] for k in kept], [self.rooms[k] for k in kept]
 
     def _share_memory(self) -> None:
-        """Tell every worker how many there are on its machine."""
+        """Send every worker the number of workers on its machine."""
         counts = Counter(where["node"] for where in self.where)
         for k, where in enumerate(self.where):
             self.call(k, "share_memory", counts[where["node"]])
@@ -258,7 +258,7 @@ class RayWorkers(Workers):
         return actor.remote(self._started.run, self._sent, self._started.shared, gpus)
 
     def grow(self) -> None:
-        """Take in actors that have come up, and start some on hosts that have joined the cluster."""
+        """Add actors that have started, and start some on hosts that have joined the cluster."""
         coming, self.joining = self.joining, []
         for actor, up in coming:
             if not ray.wait([up], timeout=0)[0]:
@@ -279,11 +279,11 @@ class RayWorkers(Workers):
             return
         self._look_at = time.monotonic() + LOOK
         self.check()
-        if self._started.gone(now=True):  # nobody can say which hosts there are
+        if self._started.gone(now=True):  # the list of hosts may be wrong
             return
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
-            if self._request.is_auto:  # what others use is theirs; to ask for it would bring hosts
+            if self._request.is_auto:  # what others use is theirs; a request for it would add hosts
                 new = min(new, room(ray.available_resources(), self._reservation.bundle))
             if new > 0:
                 self._started.reach_all(self._data)
@@ -292,7 +292,7 @@ class RayWorkers(Workers):
                 self.joining.append((actor, actor.ready.remote()))
 
     def stop(self) -> None:
-        """Kill all actors and give back what is reserved."""
+        """Kill all actors and release the reservation."""
         for actor in [*self.actors, *(actor for actor, _ in self.joining), self.server]:
             if actor is not None:
                 with suppress(Exception):
@@ -304,7 +304,7 @@ class RayWorkers(Workers):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if it was started for them."""
-        if self._started.gone(now=True) is None:  # without Ray's own processes it would wait for them
+        if self._started.gone(now=True) is None:  # without Ray's own processes this would wait for them
             self.stop()
         self._started.close()
 
@@ -320,7 +320,7 @@ class RayWorkers(Workers):
         return (self.server_where if k == SERVER else self.where[k])["node"]
 
     def get(self, references: Sequence[Any]) -> list[Any]:
-        """Wait for what is referred to; see ``Workers.get``."""
+        """Wait for results; see ``Workers.get``."""
         try:
             return self._awaited(references)
         except RayError as error:
@@ -336,7 +336,7 @@ class RayWorkers(Workers):
             raise
 
     def _awaited(self, references: Sequence[Any]) -> list[Any]:
-        """Return what calls return, and look after Ray's own processes meanwhile."""
+        """Return the results of calls; check Ray's own processes meanwhile."""
         while True:
             if time.monotonic() - self._seen >= PULSE:
                 self.check()
@@ -347,14 +347,14 @@ class RayWorkers(Workers):
                 continue
 
     def check(self) -> None:
-        """See that Ray's own processes are there."""
+        """Check that Ray's own processes are alive."""
         self._seen = time.monotonic()
         if part := self._started.gone():
             raise Gone(f"{part} is gone, and with it all processes of the run")
 
 
 def _lives(sign: Any) -> bool:
-    """Say whether an actor has given a sign of life, or may still do so."""
+    """Return whether an actor has answered, or may still do so."""
     try:
         return bool(ray.get(sign, timeout=0))
     except RayError as error:
@@ -362,7 +362,7 @@ def _lives(sign: Any) -> bool:
 
 
 def _death_text(error: RayError) -> str:
-    """Say in one line why an actor has died or cannot start."""
+    """Return in one line why an actor has died or cannot start."""
     reason = re.sub(r"^rayfl\.errors\.\w+: ", "", str(error).strip().splitlines()[-1])
     if not getattr(error, "actor_init_failed", False):
         reason = reason.split(" Worker exit type: SYSTEM_ERROR")[0].split(" Some common causes")[0]

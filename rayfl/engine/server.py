@@ -63,24 +63,23 @@ class Server:
 
     @exits_as_errors()
     def server_metrics(self) -> dict[str, float | list[float]]:
-        """Return what the method records of its state."""
+        """Return the numbers that the method records of its state."""
         with guarded(self.method, CPU, "server_metrics", "on the server"):
             return self.method.server_metrics(self.state)
 
     @exits_as_errors()
     def aggregate(self, round: int, drop: bool, sums: int, *ends: Any) -> tuple[Download | None, None]:
-        """Take the step of a round as soon as all workers are done: nobody looks at their results before.
+        """Take the step of a round as soon as all workers are done.
 
         Args:
             round: from 0.
             drop: whether clients with bad updates are left out; otherwise one of them ends the run, and there
                 is no step.
             sums: how many of ``ends`` come first.
-            ends: what workers have accumulated, or those of a host together; then what each of them tells of
-                the round.
+            ends: the accumulated sums of workers or hosts; then the round results of the workers.
 
         Returns:
-            The next download, if it is one for all clients; and a sign for the driver that the step is taken.
+            The next download, if it is the same for all clients; and None, on which the driver can wait.
         """
         results: Sequence[RoundResult] = ends[sums:]
         bad = {i for result in results for i in result.bad}
@@ -91,13 +90,13 @@ class Server:
         return self.download(()) if self.method.one_download else None, None
 
     def cohort(self, ids: Sequence[int], round: int) -> Cohort:
-        """Return the clients with these numbers, which are ascending, as a method gets them."""
+        """Return the cohort of these clients, ascending, as a method gets it."""
         samples = self._samples[: self._population]
         own = samples[list(ids)].tolist()
         return Cohort(tuple(ids), tuple(own), self._population, round, int(samples.sum()))
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
-        """Combine the uploads and take the method's server step; nothing changes where nobody took part.
+        """Combine the uploads and take the method's server step; without clients nothing changes.
 
         Raises:
             UserError: the step leads to a state that is not finite; the old one is kept.
@@ -126,7 +125,7 @@ class Server:
         return Checkpoints(Path(folder)).write_server(self.state)
 
     def restore(self, folder: str, name: str | None) -> None:
-        """Take up the state in a file; None for that before the first round.
+        """Load the state in a file; None: the state before the first round.
 
         Raises:
             UserError: it is of another method or another net.

@@ -1,7 +1,7 @@
-"""A federation's running processes: what is asked of which of them in a round, an evaluation, a checkpoint.
+"""A federation's running processes: which of them does what in a round, an evaluation, a checkpoint.
 
-Written once. Whether the server and the workers are in this process or on other hosts is a matter of what
-carries the calls to them. The session sees references and small numbers, and no tensors.
+The same code serves all engines: ``Workers`` carries calls to the server and the workers, in this process or
+on other hosts. The session sees references and small numbers, and no tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BadUpdate(Conflict):
 
 @dataclass
 class SystemMetrics:
-    """What a round cost, for ``engine.jsonl``: it may differ from run to run.
+    """The cost of a round, for ``engine.jsonl``: it may differ from run to run.
 
     Attributes:
         actors: clients trained per worker.
@@ -41,7 +41,7 @@ class SystemMetrics:
         bytes_up: bytes of all accumulated uploads.
         busy: seconds of training per worker.
         dropped: what was wrong with updates that were not used, by client.
-        hosts: what the hosts of a cluster have that decides numbers, by their names.
+        hosts: the software of a cluster's hosts, by their names.
     """
 
     actors: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Session:
         workers: the processes, not yet started; closed with the session.
 
     Attributes:
-        system_metrics: what the last round cost.
+        system_metrics: the cost of the last round.
         homes: client -> the worker that holds its state.
 
     Raises:
@@ -86,7 +86,7 @@ class Session:
         self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
         self._per_file = CLIENTS_PER_FILE  # clients in each of these
         self._largest_state = 0  # bytes
-        self._cleared = True  # processes may be missing, or hold what a loss has left
+        self._cleared = True  # processes may be missing, or hold states from before a loss
         self._forget()
         try:
             while self._cleared:
@@ -110,7 +110,7 @@ class Session:
             self.close()
 
     def _forget(self) -> None:
-        """Know of nothing that processes hold."""
+        """Forget what processes hold."""
         self.homes: dict[int, int] = {}
         self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
         self._under_way: list[Any] = []  # references that nobody has waited for
@@ -140,7 +140,7 @@ class Session:
 
         Raises:
             BadUpdate: an update is not finite, or has diverged, and the policy is to stop.
-            Lost: processes are gone, here as in everything else that a session does.
+            Lost: processes have died; all methods of a session may raise it.
         """
         result = self._train(round, groups, score_splits, on_bad_update == "drop")
         result.sort()
@@ -157,7 +157,7 @@ class Session:
     def _train(
         self, round: int, groups: Sequence[Group], score_splits: Sequence[str], drop: bool
     ) -> RoundResult:
-        """Let the workers train and the server aggregate; return what the workers tell."""
+        """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.grow()
         download = self._download([i for group in groups for i in group])
         placed, moved, calls = self._divided("train", groups, round, download, score_splits, drop, returns=2)
@@ -184,10 +184,10 @@ class Session:
     def _divided(
         self, name: str, groups: Sequence[Group], round: int, download: Any, *further: Any, returns: int = 1
     ) -> tuple[list[list[Group]], int, dict[int, Any]]:
-        """Let workers do something for whole groups of clients, whose states move to them.
+        """Call an operation of the workers for groups of clients, whose states move to them.
 
         Returns:
-            The groups of each worker, how many clients move, and the references of what workers return.
+            The groups of each worker, how many clients move, and the references of the results.
         """
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
         arrivals, moved = self._move(placed)
@@ -199,7 +199,7 @@ class Session:
         return placed, moved, calls
 
     def _added_up(self, parts: dict[int, Any]) -> list[Any]:
-        """Let each host but the server's own send one sum: sums are exact, so that it changes no bit."""
+        """Let each host except the server's send one sum: sums are exact, so no bit changes."""
         hosts: dict[Any, list[int]] = {}
         for k in parts:
             hosts.setdefault(self.workers.host(k), []).append(k)
@@ -210,14 +210,14 @@ class Session:
         ]
 
     def _download(self, ids: Iterable[int]) -> Any:
-        """Return the reference of what these clients receive of the newest server state."""
+        """Return the reference of the download of these clients, from the newest server state."""
         key = () if self._one_download else tuple(ids)
         if key not in self._downloads:
             self._downloads[key] = self.workers.call(SERVER, "download", key)
         return self._downloads[key]
 
     def _move(self, placed: Sequence[Sequence[Group]]) -> tuple[list[list[Any]], int]:
-        """Let clients that train elsewhere than they live hand over their state, worker to worker."""
+        """Move the states of clients that train on another worker than the one that holds them."""
         arrivals: list[list[Any]] = []
         moved = 0
         for k, mine in enumerate(placed):
@@ -233,7 +233,7 @@ class Session:
         return max(set(homes), key=homes.count) if homes else None
 
     def _by_home(self, ids: Iterable[int]) -> dict[int, list[int]]:
-        """Return those of the clients that have a state, by the worker that holds it."""
+        """Return the clients that have a state, by the worker that holds it."""
         found: dict[int, list[int]] = {}
         for i in ids:
             if i in self.homes:
@@ -284,14 +284,14 @@ class Session:
         return scores
 
     def _given(self) -> list[Any]:
-        """Return references of what the clients of each worker give to those that have never trained."""
+        """Return references of what clients give to those that have never trained, by worker."""
         hosted = self._by_home(self.homes)
         return [self.workers.call(k, "state_for_new_clients", mine) for k, mine in hosted.items()]
 
     def _each(
         self, name: str, placed: Sequence[Sequence[Any]], round: int, download: Any, *further: Any
     ) -> list[Any]:
-        """Let every worker do something for its part of the clients; return references of the results."""
+        """Call an operation of every worker for its part; return references of the results."""
         return [
             self.workers.call(k, name, round, download, mine, *further)
             for k, mine in enumerate(placed)
@@ -306,7 +306,7 @@ class Session:
 
         Args:
             ids: the clients.
-            work: how much it takes to score each.
+            work: the cost of scoring each.
         """
         placed: list[list[int]] = [[] for _ in range(len(self.workers))]
         load = [0] * len(placed)
@@ -342,7 +342,7 @@ class Session:
         return metrics
 
     def settle(self) -> None:
-        """Wait for work that is still under way, and raise what has gone wrong in it."""
+        """Wait for unfinished work, and raise its errors."""
         self._get([])
 
     def failed_step(self) -> int | None:
@@ -354,20 +354,20 @@ class Session:
             self.workers.get([done])
         except (Lost, Gone):
             return None
-        except Exception:  # which has stopped the run, and is told
+        except Exception:  # which stops the run and is reported
             return round
         return None
 
     # ---- checkpoints
 
     def save(self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any]) -> None:
-        """Write a checkpoint of everything that rounds before ``round`` have left behind.
+        """Write a checkpoint of the state after all rounds before ``round``.
 
         Args:
             folder: the run's checkpoints.
             round: the next round.
             progress: what the driver keeps, as plain JSON.
-            settings: what decides the run's numbers, see ``Manifest``.
+            settings: the settings that decide the numbers, see ``Manifest``.
         """
         where = str(folder.resolve())  # workers on a cluster that was joined run in another folder
         if not self._files:
@@ -416,9 +416,9 @@ class Session:
         return self.workers.call(writer, "save", folder, number, hosted[writer], *others)
 
     def restore(self, folder: Path, manifest: Manifest | None) -> None:
-        """Take up the state of a checkpoint, or without one the state before the first round.
+        """Load the state of a checkpoint, or without one the state before the first round.
 
-        After a loss, processes that are missing are started, and those that live begin anew.
+        After a loss, missing processes are started, and the others load the state as well.
         """
         self._resume = f"--resume {folder.parent}"
         if self._cleared:
@@ -442,7 +442,7 @@ class Session:
     # ---- losses, and the end
 
     def check(self) -> None:
-        """See that what the processes run on is there.
+        """Check that the cluster of the processes is alive.
 
         Raises:
             Gone: it is not.
@@ -450,7 +450,7 @@ class Session:
         self.workers.check()
 
     def clear(self, lost: Lost) -> None:
-        """Keep what lives after a loss, so that ``restore`` can go on: its round cannot be completed.
+        """Keep the processes that are alive after a loss; ``restore`` goes on, because the round is lost.
 
         Raises:
             UserError: this has happened too often.

@@ -1,4 +1,4 @@
-"""How a process sets a federation up: its nets and its method, and what is tried of both before a start."""
+"""How a process sets a federation up: its nets and its method, and trials of both before the start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rayfl.training.stacked import alike
 from rayfl.training.state import State, as_tensor
 
 STEPS = 3
-"""Steps that are tried of a net of the user's own."""
+"""Training steps to try with a net of the user's own."""
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
@@ -69,16 +69,13 @@ def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tens
 
 
 def _like(dataset: Dataset) -> torch.Tensor | None:
-    """Return two inputs of the largest token id, int64 [2, ...]; None where inputs are no token ids."""
+    """Return two inputs of the largest token id, int64 [2, ...]; None if inputs are no token ids."""
     return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
 @contextmanager
 def on_trial() -> Iterator[None]:
-    """End the body at an exception, but for a ``UserError``: it may need what only the run has, as a GPU.
-
-    The run will tell.
-    """
+    """Ignore an exception that ends the body, except a ``UserError``: only the run may have what it needs."""
     try:
         with exits_as_errors(), torch.random.fork_rng(devices=[]):
             yield
@@ -88,20 +85,20 @@ def on_trial() -> Iterator[None]:
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dict[str, torch.Tensor]:
-    """Send, and score a sample twice with initial weights, to see what the method's simple mistakes are.
+    """Send, and score a sample twice with initial weights, to find simple mistakes of the method.
 
     Args:
         method: set up with the net.
         net: client 0's.
         plan: for the settings that every client has.
-        data: whose first sample is scored.
+        data: the first sample is scored.
 
     Returns:
-        The scores by view; nothing where it takes the run itself to get them.
+        The scores by view; empty if only the run itself can compute them.
 
     Raises:
-        UserError: the server's state is none, ``scores`` has other views than the method declares, or
-            ``download`` does more than to return something.
+        UserError: the server's state is no state, ``scores`` has other views than the method declares, or
+            ``download`` has side effects.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
@@ -130,19 +127,19 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
 
 
 def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
-    """Refuse a net whose steps depend on others before them, by more than its weights and buffers.
+    """Refuse a net whose steps depend on earlier steps by more than its weights and buffers.
 
-    Of two of its making one takes a few steps, and the other the same, and one on other samples before each.
+    One copy takes a few steps. Another takes the same, and before each a step on other samples.
 
     Args:
         net: the net.
         name: of the net, for the error.
         plan: for the settings that every client has.
-        data: of whose first samples each step takes two.
+        data: each step takes two of the first samples.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, w = torch.zeros(data.dataset.classes), net.initial(plan.seed)
-    first, other = net.rebuilt(), net.rebuilt()  # as they are without what a method does to its nets
+    first, other = net.rebuilt(), net.rebuilt()  # without changes that a method makes to its nets
 
     def step(net: Net, number: int) -> Fitted:
         samples = torch.arange(2 * number, 2 * number + 2) % len(data.dataset.labels)
@@ -164,7 +161,7 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
 
 
 def _sent(method: Method, server: State) -> State:
-    """Return what client 0 would receive; refuse a hook that draws, or changes what it is given."""
+    """Return what client 0 would receive; refuse a hook that draws or changes its arguments."""
     found: list[State] = []
     for call, given in (
         ("download", (server,)),

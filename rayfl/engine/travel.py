@@ -26,7 +26,7 @@ class Download(NamedTuple):
 
     Attributes:
         everyone: what all clients receive.
-        each: client -> what it alone receives besides.
+        each: client -> what it receives besides.
     """
 
     everyone: State
@@ -112,11 +112,11 @@ class RoundResult:
 
 
 Spec = dict[str, Any]
-"""What a run relies on in a state: its keys, and of every tensor, by path, what never changes."""
+"""What must stay the same in a state: its keys, and of tensors the type and all but the first dimension."""
 
 
 def spec(state: State) -> Spec:
-    """Return what of a state stays the same: the first dimension of tensors may grow.
+    """Return what must stay the same in a state: the first dimension of tensors may grow.
 
     Raises:
         TypeError: it holds what no state may hold.
@@ -127,9 +127,9 @@ def spec(state: State) -> Spec:
 
 
 def lost(first: Spec, now: Spec) -> str | None:
-    """Return what a state no longer has of what it has had at first, or has in another form; None if nothing.
+    """Return what is missing in a state, or has another form than at first; None if nothing.
 
-    What was None at first, a number or an empty dict may have become anything.
+    Values that were None, numbers or empty dicts at first may be anything now.
     """
     return next(
         (at for at, kind in first.items() if at not in now or kind not in (None, now[at])),
@@ -141,10 +141,10 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
     """Return the state that a hook has returned, of a client or the server.
 
     Args:
-        call: the hook, for the message.
+        call: the hook, for messages.
         found: what it has returned.
-        when: for the message, too.
-        first: of the state with which it began, if there was one.
+        when: for messages.
+        first: the spec of its first state, if there was one.
 
     Raises:
         UserError: it is none, or no run could be resumed from it.

@@ -1,4 +1,4 @@
-"""A worker: what a process keeps of its clients, and does for them."""
+"""A worker: it trains and scores clients, and keeps their personal states."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merged, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
-"""How what clients give to new clients is combined."""
+"""How the values that clients give to new clients are combined."""
 Common = dict[str, list[tuple[dict[int, int], dict[str, np.ndarray]]]]
 """What clients' scores have in common: split -> of every group, client -> samples, and name -> rows."""
 KEPT = "optimiser state"
@@ -52,14 +52,14 @@ _OF_OPTIMISER = (
     "client is what its `memory` returns"
 )
 TOGETHER = 32
-"""Clients that a loop takes at a time at most."""
+"""Most clients that a loop trains at a time."""
 TOGETHER_BYTES = 8 * 2**20
-"""Bytes of their weights that a loop keeps at a time, unless those of one client are more."""
+"""Most bytes of their weights; one client may have more."""
 
 
 @dataclass(frozen=True)
 class _Now:
-    """A round under way, and where what comes of it goes."""
+    """The arguments of the current round, and where its results go."""
 
     round: int
     download: Download
@@ -72,7 +72,7 @@ class _Now:
 
 @dataclass
 class _Participant:
-    """A client in a round: what is held of it, what it receives and begins with, and what its fits give."""
+    """A client's inputs and results in one round."""
 
     client: Client
     held: State
@@ -86,7 +86,7 @@ class Worker:
 
     Args:
         plan: the federation.
-        data: the dataset and all clients' clients_data.
+        data: the data set and each client's part of it.
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
@@ -109,7 +109,7 @@ class Worker:
         self.data = data
         self.states = ClientStates(None if engine.state_memory is None else 1e9 * engine.state_memory)
         self._first: dict[int, Spec] = {}  # of a client's state, by the number of its net
-        held = data.held  # of a million clients nothing is made before it is needed
+        held = data.held  # nothing per client is made before it is needed: there may be a million
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if engine.execution == "stacked" else run_loop
@@ -160,7 +160,7 @@ class Worker:
         Args:
             id: the client.
             client: the same, as methods see it.
-            given: what others give to it until then, see ``for_new_clients``.
+            given: what other clients give to it until then, see ``for_new_clients``.
         """
         held = self.states.get(id) or {}
         return self._new(client, given) if given and not held else self._begun(held, client)
@@ -170,12 +170,12 @@ class Worker:
         return moved({**self.method.init_client(client), **given}, self.device)
 
     def _begun(self, held: State, client: Client) -> State:
-        """Return the state of a client of which this is held."""
+        """Return the stored state, or the initial one if the client has none."""
         state = without_kept(held)
         return moved(state or self.method.init_client(client), self.device)
 
     def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
-        """Start the updates of clients in the first round, and leave it to the caller to drive them."""
+        """Start the updates of clients in the first round; the caller runs them."""
         download, clients = self._here(download), [self.client(i, 0) for i in ids]
         return [self._update(c, self.state(c.id, c), self._received(download, c.id)) for c in clients]
 
@@ -194,13 +194,13 @@ class Worker:
         Args:
             round: from 0.
             download: what they receive.
-            groups: whose turn it is.
+            groups: the groups to train.
             score_splits: splits of the data on which to score each client right after its training.
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
-            arrivals: states of clients that move here before.
+            arrivals: states of clients that move here first.
 
         Returns:
-            The accumulated uploads, for the server; and what the round tells, for the driver.
+            The accumulated uploads, for the server; and the round's results, for the driver.
         """
         for states in arrivals:
             self.states.update(states)
@@ -229,14 +229,14 @@ class Worker:
         return accumulator.parts(), result
 
     def add_up(self, *parts: dict[str, Accumulated]) -> dict[str, Accumulated]:
-        """Return as one what the workers of this host have accumulated."""
+        """Return one sum of what the workers of this host have accumulated."""
         return merged(parts)
 
     def _together(self, groups: Sequence[Group]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
 
-        That loops take several at a time changes nothing but the time it takes: starting one update after
-        another, and adding one upload after another, finds its code and data in the processor's caches.
+        A loop takes several at a time because that is faster, with the same results: starting update after
+        update, and adding upload after upload, finds code and data in the processor's caches.
         """
         trained = [[i for i in group if self._count(i)] for group in groups]
         if self.plan.engine.execution == "stacked":
@@ -247,7 +247,7 @@ class Worker:
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
     def _train_together(self, now: _Now, ids: list[int]) -> bool:
-        """Train some clients together, and take what each of them returns; say whether none has raised."""
+        """Train some clients together and accept their updates; return whether none has raised."""
         each = [self._participant(now, i) for i in ids]
         try:
             with exits_as_errors():
@@ -270,7 +270,7 @@ class Worker:
         return _Participant(client, held, self._received(now.download, id))
 
     def _updated(self, now: _Now, each: list[_Participant]) -> tuple[Handed, list[Any]]:
-        """Run the updates of clients; return what they were handed, and what each has returned."""
+        """Run the updates of clients; return a snapshot of their arguments, and what each has returned."""
         for one in each:
             one.state = self._begun(one.held, one.client)
         everyone = now.download.everyone
@@ -286,7 +286,7 @@ class Worker:
         return handed, returned
 
     def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
-        """Find out whose fault it is that training has raised; record it where it does not end the run."""
+        """Find out whether method or machine is at fault; record an error that does not end the run."""
         who = f"client {', '.join(map(str, ids))}"
         raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
         if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
@@ -307,9 +307,9 @@ class Worker:
             ) from error
 
     def _raises_again(self, now: _Now, id: int, error: Exception) -> bool:
-        """Repeat a client's update in a loop on the CPU; say whether it raises an error of the same class.
+        """Repeat a client's update in a loop on the CPU; return whether it raises an error of the same class.
 
-        A worker of its own does it, with copies of what updates could change, and nothing of it stays.
+        A new worker does it, with copies of what updates could change. Nothing of it stays.
         """
         engine = replace(self.plan.engine, device="cpu", execution="loop")
         worker = Worker(replace(self.plan, method=deepcopy(self._not_set_up), engine=engine), self.data)
@@ -326,7 +326,7 @@ class Worker:
         return False
 
     def _take(self, now: _Now, one: _Participant, both: Any) -> None:
-        """Accumulate what a client uploads, keep its next state, and score it; or say what is wrong."""
+        """Accumulate a client's upload, keep its next state, and score it; or record what is wrong."""
         client, i, result = one.client, one.client.id, now.result
         name = f"{type(self.method).__name__}.local_update"
         up, state = check_update(name, both, f"of client {i} in round {now.round}", self._begun_as(one))
@@ -361,7 +361,7 @@ class Worker:
             result.scores[i] = self._score(client, state, model, now.score_splits)
 
     def _begun_as(self, one: _Participant) -> Spec:
-        """Return what a client's next state must have: the keys of all, and the form of its own first one."""
+        """Return what a client's next state must have: all keys, and the form of its first state."""
         kind = one.client.id % len(self._nets)
         if not one.held:
             self._first[kind] = spec(one.state) if one.state else {}
@@ -380,12 +380,12 @@ class Worker:
         return update
 
     def _guarded(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
-        """Refuse what a call after a round draws or keeps, and what it changes of what all are handed."""
+        """Refuse a call after a round that draws, keeps something, or changes what all clients share."""
         handed: dict[str, Sequence[Any]] = {"down": [download.everyone], "client.initial": self._initials}
         return guarded(self.method, self.device, call, f"after round {round}", **handed)
 
     def _here(self, download: Download) -> Download:
-        """Return a download with what everyone receives on the device; the rest follows client by client."""
+        """Return a download with the part for everyone on the device; the rest follows client by client."""
         return download._replace(everyone=as_arrived(download.everyone, self.device))
 
     def _received(self, download: Download, id: int) -> State:
@@ -550,16 +550,16 @@ class Worker:
         untrained: Sequence[int],
         *arrivals: States,
     ) -> dict[int, ClientScores]:
-        """Fine-tune the clients of some groups, and score what comes of it; nothing of it stays.
+        """Fine-tune the clients of some groups, and score the result, which is thrown away.
 
         Args:
             round: the round that has just ended.
             download: what they would receive.
-            groups: whose turn it is; a stack holds clients of one.
+            groups: the groups to fine-tune; a stack holds clients of one.
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
-            untrained: those that have never trained: their personal model is what they count by.
-            arrivals: states of clients that move here before.
+            untrained: those that have never trained: they start from the model by which they count.
+            arrivals: states of clients that move here first.
         """
         for states in arrivals:
             self.states.update(states)
@@ -588,8 +588,8 @@ class Worker:
 
     @exits_as_errors()
     def state_for_new_clients(self, ids: Iterable[int]) -> dict[str, Accumulated]:
-        """Accumulate what those of the clients that have a state here give to new clients."""
-        accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: it must not matter who is together
+        """Accumulate what the clients with a state here give to new clients."""
+        accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: the grouping must not matter
         for i in sorted(set(ids) & self.states.keys()):
             state = without_kept(self.states[i])
             if given := self.method.state_for_new_clients(state) if state else {}:
@@ -597,7 +597,7 @@ class Worker:
         return accumulator.parts()
 
     def for_new_clients(self, *given: dict[str, Accumulated]) -> Download:
-        """Return what clients get that have never trained, of what all workers have accumulated for them."""
+        """Return what clients that have never trained get, from what all workers have accumulated."""
         return Download(combine(FOR_NEW_CLIENTS, given).get("state", {}), {})
 
     @exits_as_errors()
@@ -643,11 +643,11 @@ class Worker:
     # ---- state that moves or is saved
 
     def share_memory(self, workers: int) -> None:
-        """Take note of how many workers share this machine's memory."""
+        """Set how many workers share this machine's memory."""
         self.states.shared_by(workers)
 
     def states_of(self, ids: Iterable[int]) -> States:
-        """Return the states of those of the clients that have one here."""
+        """Return the states of the clients that have one here."""
         return States({i: self.states[i] for i in ids if i in self.states})
 
     def hand_over(self, ids: Iterable[int]) -> States:
@@ -662,7 +662,7 @@ class Worker:
         return Checkpoints(Path(folder)).write_clients(number, states)
 
     def restore(self, folder: str, names: Iterable[str]) -> list[int]:
-        """Take up the states in some client files, and no others; return the clients' numbers.
+        """Load the states in some client files, and drop all others; return the clients' numbers.
 
         Args:
             folder: the run's checkpoints.
@@ -675,12 +675,12 @@ class Worker:
 
 
 def without_kept(state: State) -> State:
-    """Return a client's state without what optimisers keep, which methods do not see."""
+    """Return a client's state without that of the optimiser, which methods do not see."""
     return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
 
 
 def _not_finite(one: _Participant, state: State) -> str | None:
-    """Say what of a client's training is not finite: a loss, of whatever fit, or what stays with it."""
+    """Return what is not finite after a client's training: a loss of any fit, or its new state; else None."""
     if diverged := [fit.loss for fit in one.fits if not math.isfinite(fit.loss)]:
         return f"the training loss is {diverged[0]}"
     if not all_finite(state):

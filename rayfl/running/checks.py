@@ -1,4 +1,4 @@
-"""What is refused before a run starts: settings that do not go together, and what its user should know."""
+"""Checks before a run starts: settings that do not go together, and warnings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
 
 
 def _check_warmup(plan: Plan) -> list[str]:
-    """Warn where the learning rate never gets where the warm-up leads."""
+    """Warn if the run ends during the warm-up of the learning rate."""
     warmup = plan.training.schedule.warmup
     if warmup < plan.rounds:
         return []
@@ -90,17 +90,17 @@ def _check_warmup(plan: Plan) -> list[str]:
 
 
 ALIKE = 0.85
-"""Similarity, from 0 to 1, of two names from which on one may be the other, misspelt."""
+"""Similarity, from 0 to 1, at which one name may be the other misspelt."""
 
 
 def check_class(method: type[Method]) -> None:
-    """Refuse a method for what its class alone shows."""
+    """Refuse a method whose class is wrong."""
     check_names(method)
     _check_hooks(method)
 
 
 def _check_hooks(method: type[Method]) -> None:
-    """Refuse functions in the place of properties: as values, they all count as true."""
+    """Refuse functions in place of properties: as values, functions are always true."""
     for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
             if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
@@ -108,7 +108,7 @@ def _check_hooks(method: type[Method]) -> None:
 
 
 def check_names(method: type) -> None:
-    """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
+    """Refuse a member with almost the name of a hook, because rayfl would not call it."""
     options = set(arguments_of(method))
     for cls in method.__mro__:
         if not is_own(cls):
@@ -126,7 +126,7 @@ def check_names(method: type) -> None:
 
 
 def _and_wrapped(method: Method) -> Iterator[Method]:
-    """Yield a method, and those that it stands around."""
+    """Yield a method, and the methods inside a wrapper."""
     inside: Any = method
     while isinstance(inside, Method):
         yield inside
@@ -134,7 +134,7 @@ def _and_wrapped(method: Method) -> Iterator[Method]:
 
 
 def _check_validation(method: Method, data: FederatedData) -> list[str]:
-    """Refuse clients without validation data where the method needs such; warn where it makes do without."""
+    """Refuse clients without validation data if the method needs them; warn if it prefers them."""
     train, val = (data.counts(split)[: data.seen] for split in ("train", "val"))
     without = np.flatnonzero((train > 0) & (val == 0))
     if not len(without) or not (method.uses_validation or method.prefers_validation):
@@ -153,9 +153,9 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
 
 
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
-    """Refuse clients that never train where they cannot be scored, or the method cannot adapt to them."""
+    """Refuse clients that never train if they cannot be scored or adapted to."""
     for i, client_data in enumerate(data.clients[data.seen :], data.seen):
-        # `hold_out` has seen to it that they have a domain
+        # `hold_out` gives them a domain
         domain = data.dataset.domain_names[client_data.domain or 0]
         if method.adapts and not nets[i % len(nets)].has_batch_norm:
             raise Conflict(
@@ -172,9 +172,9 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
 
 
 def _check_headline(method: Method, protocol: Protocol, data: FederatedData, finetune: Finetune) -> None:
-    """Refuse a protocol whose headline would be of clients or views that there are not.
+    """Refuse a protocol whose headline needs clients or views that do not exist.
 
-    A method may lack the global view: tables have rows of such methods, too, without a headline.
+    A method may lack the global view: tables list it without a headline.
     """
     if protocol.point.startswith("unseen") and not data.unseen:
         raise Conflict(
@@ -197,7 +197,7 @@ def _check_batches(
     further: Mapping[str, Net],
     data: FederatedData,
 ) -> list[str]:
-    """Refuse batches that are too small for BatchNorm, and warn of those that are nearly so."""
+    """Refuse batches that are too small for BatchNorm, and warn of batches of 2 or 3 samples."""
     of_all = [f"method.{option}" for option, net in further.items() if net.has_batch_norm]
     normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm] + of_all
     if not normed:
@@ -228,13 +228,13 @@ def _check_batches(
 
 
 def _last_batch(training: Training, samples: int) -> int:
-    """Return the size of a client's last batch, 0 where it is full or left out."""
+    """Return the size of a client's last batch; 0 if it is full or left out."""
     dropped = training.last_batch == "drop" and samples > training.batch_size
     return 0 if dropped else samples % training.batch_size
 
 
 def _check_shared(method: Method, plan: Plan) -> list[str]:
-    """Warn where a method would keep a part of the net with the clients, and the net has no such part."""
+    """Warn if a method keeps a part of the net with the clients, and the net has no such part."""
     if not method.chooses_parts or not method.shares_everything:
         return []
     return [

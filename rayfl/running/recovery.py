@@ -1,4 +1,4 @@
-"""Back to the newest checkpoint: when a run is resumed, and when processes die."""
+"""Go back to the newest checkpoint: when a run is resumed, and when processes die."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rayfl.system.own_code import changed
 from rayfl.system.text import counted, warn
 
 UNTIL = " to round "
-"""Stands in records between a module that was replaced during a run, and its last round before."""
+"""In records, separates a module that was replaced during a run from its last round."""
 
 
 def finished(path: Path, rounds: int) -> Result | None:
-    """Return the records of a run that is over and has no checkpoint to go on from."""
+    """Return the result of a run that is over and has no checkpoint; else None."""
     if Checkpoints(path / "checkpoints").rounds or not (path / SUMMARY).is_file():
         return None
     result = Result.load(path)
@@ -31,7 +31,7 @@ def finished(path: Path, rounds: int) -> Result | None:
 
 
 def check_device(path: Path, device: str) -> None:
-    """Refuse to go on with a run on another device than it has had, where nobody has asked for that.
+    """Refuse to resume a run on another device than before, unless the user asks for it.
 
     Args:
         path: the run folder.
@@ -53,14 +53,14 @@ Cohort = Callable[[int], list[int]]
 def to_resume(
     path: Path, rounds: int, settings: dict[str, Any], cohort: Cohort, any_code: bool = False
 ) -> Manifest | None:
-    """Return the checkpoint with which a run goes on; None where it has to start again.
+    """Return the checkpoint from which a run goes on; None if it starts again.
 
     Args:
         path: the run folder.
-        rounds: how many the run is to have.
-        settings: its own that decide the numbers, with the digests of its data and of the user's own code.
-            What was replaced of the code is then there, too, under ``module to round N``.
-        cohort: its own.
+        rounds: the total number of rounds.
+        settings: those that decide the numbers, with digests of its data and of the user's own code. Digests
+            of replaced code are added, under ``module to round N``.
+        cohort: chooses its cohorts.
         any_code: whether the code may be another one than before.
 
     Raises:
@@ -92,7 +92,7 @@ def to_resume(
 
 
 def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Manifest | None:
-    """Return the newest checkpoint that is intact and complete, None where none has been written.
+    """Return the newest checkpoint that is intact and complete; None if there is none.
 
     Raises:
         UserError: it is of another run, or its last round would have other clients now.
@@ -124,7 +124,7 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Ma
 def restored(
     session: Session, path: Path, manifest: Manifest | None, settings: Mapping[str, Any], cohort: Cohort
 ) -> Manifest | None:
-    """Give the processes the state of a checkpoint; where some die, start anew from the newest one.
+    """Load a checkpoint into the processes; if some die, try again with the newest one.
 
     Returns:
         The checkpoint from which the run goes on.
@@ -145,7 +145,7 @@ def restored(
 
 @contextmanager
 def needing_room(path: Path) -> Iterator[None]:
-    """Make one sentence of it where a disk or Ray's object store is full, wherever that has shown.
+    """Raise a one-line error if a disk or Ray's object store is full.
 
     Args:
         path: the run folder.
@@ -162,12 +162,12 @@ def needing_room(path: Path) -> Iterator[None]:
 
 
 def loss_of(session: Session, error: Exception, folder: RunFolder | None = None) -> Gone | Lost:
-    """Return what has been lost, cleared up so that the run can be restored; raise what is no loss.
+    """Return the loss behind an error, cleared up so that the run can be restored; raise any other error.
 
     Args:
         session: the processes.
-        error: what has been raised.
-        folder: the run's, which then has no record of a round that the server could not complete.
+        error: the error.
+        folder: the run folder, from which the record of a round that has failed on the server is removed.
     """
     if isinstance(error, Gone):
         return error
@@ -185,6 +185,6 @@ def loss_of(session: Session, error: Exception, folder: RunFolder | None = None)
 
 
 def tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
-    """Warn of a loss, and say from where the run goes on."""
+    """Warn of a loss, with the round from which the run goes on."""
     where = f"the checkpoint after {counted(manifest.round, 'round')}" if manifest else "the start"
     warn(f"{lost}; going on from {where}")

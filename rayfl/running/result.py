@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import RunFolder
 
-if TYPE_CHECKING:  # at run time where they are asked for: a run should not wait for them to start
+if TYPE_CHECKING:  # imported when they are used: a run should not wait for them
     from rayfl.engine.models import Models
     from rayfl.report.plot import Plot
 

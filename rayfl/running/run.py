@@ -65,7 +65,7 @@ class FederationRun:
 
     Attributes:
         settings: as they were given.
-        resumes: whether the run goes on that is in ``settings.output``.
+        resumes: whether to resume the run in ``settings.output``.
         any_code: whether it may go on with other code of the user's own.
         in_group: whether it is a trial, whose actors go into the trial's placement group.
     """
@@ -82,7 +82,7 @@ class FederationRun:
         SIGTERM or SIGHUP the result has ``complete`` false.
 
         Args:
-            callbacks: what looks at every round; a resumed run has only those that it is given again.
+            callbacks: callbacks of every round; a resumed run needs them again.
 
         Raises:
             KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
@@ -117,7 +117,7 @@ class FederationRun:
         for each in callbacks:
             check_names(type(each))
         name = one_line("/".join(path.absolute().parts[-2:]))
-        # As given: it tells of a GPU that stays unused only where nobody has asked for a CPU.
+        # As given: it warns of an unused GPU unless the user has asked for the CPU.
         with given.preparing(name, quiet=settings.quiet, in_group=self.in_group) as started:
             data = settings.federated_data()
             settings = replace(settings, clients=len(data))
@@ -185,7 +185,7 @@ class FederationRun:
 
 
 def _loop_where_stacks_differ(settings: RunSettings, given: Engine, data: FederatedData) -> RunSettings:
-    """Let the run go on in the loop, with a warning, where a stack would train clients otherwise."""
+    """Change to the loop, with a warning, if a stack would train clients differently."""
     engine = settings.engine
     if engine.execution != "stacked" or not (why := stack_differs(settings.plan(), data)):
         return settings
@@ -199,7 +199,7 @@ def _loop_where_stacks_differ(settings: RunSettings, given: Engine, data: Federa
 
 @contextmanager
 def _new_folder(settings: RunSettings) -> Iterator[Path]:
-    """Make a folder for this run alone, though others may begin in the same second."""
+    """Make a new folder for this run; others may start in the same second."""
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(settings.method).__name__}"
     for number in count(1):
         path = Path("runs", name if number == 1 else f"{name}-{number}")
@@ -238,7 +238,7 @@ def _tell_start(settings: RunSettings, path: Path, start: int, data: FederatedDa
 
 
 def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:
-    """Say how much is trained for the evaluations that are left."""
+    """Return how much is trained for the remaining evaluations."""
     evaluations = counted(sum(map(settings.evaluates, range(start, settings.rounds))), "evaluation")
     clients = counted(settings.scored_count(int(np.count_nonzero(data.sizes))), "client")
     return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
@@ -265,10 +265,10 @@ class Rounds(Run):
         settings: of the run, without ``auto``.
         session: the processes that hold the clients and the server.
         folder: where the records go.
-        deciding: what decides the numbers; checkpoints carry it.
+        deciding: the settings that decide the numbers; checkpoints hold them.
         asked: set when a signal has asked the run to stop.
-        cohort: round -> the clients that train in it.
-        callbacks: what looks at every round.
+        cohort: round -> its clients.
+        callbacks: callbacks of every round.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Rounds(Run):
         for callback in self.callbacks:
             try:
                 callback.end()
-            except Exception as error:  # the others have to let go, too
+            except Exception as error:  # the others must end as well
                 failed = failed or error
         if failed and kind is None:
             raise failed
@@ -319,7 +319,7 @@ class Rounds(Run):
                 if warning := self.settings.method.warning(self.session.server_metrics()):
                     warn(warning)
                 return stopped
-            except Exception as error:  # which may be anything, should what the session runs on be gone
+            except Exception as error:  # it may be anything if the cluster is gone
                 lost = loss_of(self.session, error, self.folder)
                 if isinstance(lost, Gone) and not self.asked.is_set():
                     problem = f"{lost}. The run stops with its last checkpoint intact"
@@ -409,7 +409,7 @@ class Rounds(Run):
         return self.session.models(self._done, self._trained)
 
     def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
-        """Return the metrics line of a round; score all clients first, if it is time to."""
+        """Return the metrics line of a round, with an evaluation if one is due."""
         data = self.session.data
         record: dict[str, Any] = {
             "round": round,
@@ -473,12 +473,12 @@ class Rounds(Run):
         return self._after_training and self._some_wait and not self.protocol.trained_only
 
     def _scores_training(self, evaluates: bool) -> bool:
-        """Say whether clients are scored right after training: their models are not kept to do it later."""
+        """Return whether clients are scored right after training: their models are not kept for later."""
         return self._after_training and (evaluates or self._some_wait)
 
 
 def _with_page(result: Result) -> Result:
-    """Return a result whose folder has its page."""
+    """Write the page of a run into its folder; return its result."""
     write_page(result.folder, lambda: run_page(result))
     return result
 

@@ -1,4 +1,4 @@
-"""The models that a run has trained, read back from its checkpoints: to be looked at, or to be taken away."""
+"""Load the models of a run from its checkpoints."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from rayfl.training import Training
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
 MANY = 1_000
-"""More clients than so many are scored together, where nothing else is said."""
+"""With more clients than this, scoring is together by default."""
 DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
 
@@ -162,10 +162,10 @@ class RunSettings(Settings, place=""):
         return cohort(self.sampling, round, samples, self.participation, self.seed)
 
     def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
-        """Return everything that decides the run's numbers, by name; checkpoints carry it.
+        """Return the settings that decide the run's numbers, by name; checkpoints hold them.
 
         Args:
-            data: what ``federated_data`` returns; the settings alone if not given.
+            data: what ``federated_data`` returns; if not given, without a digest of the data.
         """
         settings = deciding(config_of(self))
         if self.plan().goes_by_rounds:
@@ -183,7 +183,7 @@ class RunSettings(Settings, place=""):
         return digests([*classes, *self.plan().paths])
 
     def plan(self) -> Plan:
-        """Return what every process of the run has to know."""
+        """Return what every process of the run needs."""
         method = copy(self.method)
         if self.averaging is not None:
             method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
@@ -259,9 +259,9 @@ def recorded_settings(cls: type[S], folder: str | Path, changes: Mapping[str, An
     """Return the settings of the run in a folder.
 
     Args:
-        cls: of which class they are to be.
+        cls: their class.
         folder: the run folder.
-        changes: settings that take the place of the recorded ones.
+        changes: settings that replace the recorded ones.
     """
     path = Path(folder) / CONFIG
     check_is(path.parent, "run", path.name)
@@ -274,7 +274,7 @@ def recorded_settings(cls: type[S], folder: str | Path, changes: Mapping[str, An
 
 
 def rooted(settings: Flat) -> Flat:
-    """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
+    """Add the folder of data sets from the environment, if the data are in files and none is given."""
     root = os.environ.get("RAYFL_DATA")
     if not root or settings.get("data.root") is not None or "root" not in data_options(settings.get("data")):
         return settings
@@ -282,7 +282,7 @@ def rooted(settings: Flat) -> Flat:
 
 
 def data_options(name: Any) -> dict[str, Any]:
-    """Return the options of a data set; none of one that does not exist, which is refused elsewhere."""
+    """Return the options of a data set; empty for an unknown one, which is refused elsewhere."""
     if not isinstance(name, str):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""How a command tells of an error: in one line, and below it what code of the user's own has raised."""
+"""How a command reports an error: in one line, with the traceback of the user's own code below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayfl.system.own_code import RAYFL, is_own
 from rayfl.system.text import complain, one_line
 
 LONGEST = 1500
-"""Characters of a line of error; the longest ones list all nets."""
+"""Most characters of an error line; the longest ones list all nets."""
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
@@ -66,7 +66,7 @@ def _lost_output(raised: BaseException) -> OSError | None:
 
 
 def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]:
-    """Return what to say of an error, None where it is ours; and what code of the user's own has raised."""
+    """Return an error as a user error, None for a bug; and the error of the user's own code behind it."""
     if isinstance(error, UserError):
         return error, _own(error.__cause__, called=True)[0]
     if out_of_memory(error):
@@ -84,7 +84,7 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
 
 
 def refuse(error: UserError, cause: BaseException | None = None) -> int:
-    """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
+    """Print an error, and the traceback of the user's own code behind it; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
         trace = traceback.TracebackException.from_exception(cause)
@@ -95,25 +95,25 @@ def refuse(error: UserError, cause: BaseException | None = None) -> int:
 
 
 def in_one_line(text: str) -> str:
-    """Return a message as one line of a bounded length, with escapes for what a terminal would act on."""
+    """Return a message as one line of limited length, with escapes for control characters."""
     line = one_line(" ".join(part.strip() for part in text.splitlines()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 305]} ... {line[-300:]}"
 
 
 def own_fault(error: BaseException) -> BadCode | None:
-    """Say what code of the user's own has raised; None if no such code has led to an error."""
+    """Return the error that the user's own code has raised; None if there is none."""
     cause, place, file = _own(error)
     return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {text_of(cause)}")
 
 
 def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:
-    """Return the error, or what has led to it, that code of the user's own has raised, and where.
+    """Return the error that the user's own code has raised, in the chain of causes, and where.
 
-    The user's own is what rayfl has called, and what lies neither in rayfl nor among Python's packages.
+    The user's own code is code that rayfl has called, outside of rayfl and of Python's packages.
 
     Args:
         found: the error.
-        called: whether rayfl has called all that its traceback holds, not only what comes after rayfl there.
+        called: whether rayfl has called all frames of its traceback, not only those after rayfl's.
     """
     while found is not None:
         place = file = ""
@@ -127,6 +127,6 @@ def _own(found: BaseException | None, called: bool = False) -> tuple[BaseExcepti
             place, file = f"{found.filename}:{found.lineno}", ""
         if place:
             return found, place, file
-        called = True  # whoever has caught it and raised another was called by rayfl
+        called = True  # rayfl has called the code that caught it and raised another
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     return None, "", ""

@@ -1,8 +1,7 @@
-"""Files: read with care, because they may be damaged or a stranger's; written whole or not at all; locked.
+"""Read files that may be damaged or a stranger's; write files whole or not at all; lock them.
 
-Functions that read raise ``OSError`` for a file that cannot be read and ``ValueError`` for content that is
-not what it should be, and nothing else; :func:`reading` makes one message of both. rayfl waits for no file
-without end.
+Functions that read raise ``OSError`` for a file that cannot be read, ``ValueError`` for wrong content, and
+nothing else; :func:`reading` makes one message of both. rayfl never waits for a file for ever.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from rayfl.system.memory import check_memory
 from rayfl.system.text import shown
 
 _OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "desktop.ini")
-"""Names of what archives and file managers leave among data, beside those that begin with a dot."""
+"""Files that archives and file managers leave among data, besides those that begin with a dot."""
 _JSON_BYTES = 12  # of memory that a byte of JSON needs at most, as text, numbers and arrays
 ROOM = "make room or choose another place"
-"""What to do where a file cannot be written."""
+"""What to do if a file cannot be written."""
 
 
 def open_file(path: str | Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file: a pipe could be waited for without end.
+        OSError: it cannot be opened, or is not a regular file: reading a pipe may never end.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -77,7 +76,7 @@ _JSON = json.JSONDecoder(parse_constant=_no_number)
 
 
 def parse_json(content: bytes) -> Any:
-    """Return what JSON in UTF-8 says.
+    """Return the value of JSON in UTF-8.
 
     Raises:
         ValueError: it is no JSON, is nested too deeply to be read, or has NaN or text that is no Unicode.
@@ -93,7 +92,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return what a file of JSON says; see :func:`open_file` and :func:`parse_json`."""
+    """Return the value in a JSON file; see :func:`open_file` and :func:`parse_json`."""
     with open_file(path) as file:
         size = _JSON_BYTES * os.fstat(file.fileno()).st_size
         check_memory(size, f"the content of {path}", "use a smaller file or a larger machine")
@@ -101,10 +100,10 @@ def read_json(path: str | Path) -> Any:
 
 
 def fit(schema: Any, content: Any) -> Any:
-    """Return what a file says as a type that pydantic knows.
+    """Return the content of a file as a type that pydantic knows.
 
     Raises:
-        ValueError: it has another form; the first place where it has is named.
+        ValueError: it has another form; the message names the first such place.
     """
     try:
         return _adapter(schema).validate_python(content)
@@ -148,7 +147,7 @@ def decoding(path: str | Path, advice: str) -> Iterator[None]:
 
 
 def entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, by name, without what systems put there, such as ``._1.png``."""
+    """Return the entries of a folder, by name, without files of the system, such as ``._1.png``."""
     found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     return [each for each in found if not each.name.startswith(".") and each.name not in _OF_SYSTEMS]
 
@@ -166,10 +165,10 @@ def writing(path: str | Path, advice: str = ROOM) -> Iterator[None]:
 
 
 class Disk:
-    """How files are changed. Tests put another in its place, which fails: ``tests.support.faults``."""
+    """The operations that change files. Tests replace it by one that fails: ``tests.support.faults``."""
 
     def create(self, path: Path) -> IO[bytes]:
-        """Open a new file, whose name begins like that of another."""
+        """Open a new file next to another, with a name that begins like that."""
         if not path.name:  # "." or "/"
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
@@ -179,24 +178,24 @@ class Disk:
         return path.open("ab", buffering=0)
 
     def write(self, file: IO[bytes], content: bytes) -> int:
-        """Write, and return how many bytes there was room for."""
+        """Write; return the number of bytes written."""
         return file.write(content)
 
     def sync(self, file: IO[bytes]) -> None:
-        """Bring what is in a file to the disk, so that it survives a power failure."""
+        """Flush a file to the disk, so that it survives a power failure."""
         file.flush()
         os.fsync(file.fileno())
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, in the place of the file that has it."""
+        """Rename a file, and replace one that has the name."""
         os.replace(old, new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file that may be there."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Bring the names in a folder to the disk."""
+        """Flush the names in a folder to the disk."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             with suppress(OSError):  # some file systems do not offer it
@@ -217,7 +216,7 @@ def write_file(path: Path, content: str | bytes, advice: str = ROOM) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write, and put it in the place of another when it is complete.
+    """Yield a file to write, which replaces another when it is complete.
 
     A kill or a crash at any moment leaves the old file or the new one, never a part. Several processes may
     write the same file at once.
@@ -236,7 +235,7 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Write at the end of a file: all, or nothing where there is no room."""
+    """Append to a file: everything, or nothing if the disk is full."""
     with writing(path, f"the earlier lines are intact; {ROOM}"), disk.open_end(path) as file:
         end = file.tell()
         try:
@@ -250,23 +249,23 @@ def append(path: Path, content: bytes) -> None:
 
 
 def sync_opened(file: IO[bytes]) -> None:
-    """Bring what has been written into an open file to the disk, before it gets its name."""
+    """Flush an open file to the disk before it gets its name."""
     disk.sync(file)
 
 
 def sync_file(path: Path) -> None:
-    """Bring what has been appended to a file to the disk, so that it survives a power failure."""
+    """Flush a file to the disk, so that what was appended survives a power failure."""
     with writing(path), disk.open_end(path) as file:
         disk.sync(file)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, so that what was renamed in it survives a power failure."""
+    """Flush the names in a folder to the disk, so that renaming survives a power failure."""
     disk.sync_folder(folder)
 
 
 def remove(path: Path) -> None:
-    """Remove a file that may be there."""
+    """Remove a file if it exists."""
     disk.remove(path)
 
 
@@ -291,7 +290,7 @@ def lock(descriptor: int, wait: bool = False) -> bool:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder of a run or a sweep; it ends with this process at the latest."""
+    """Lock the folder of a run or a sweep against other processes, until this process ends at the latest."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not lock(descriptor):

@@ -1,6 +1,6 @@
-"""What rayfl says while it works: warnings on standard error, and everything in a run's ``run.log``.
+"""Messages while rayfl works: warnings on standard error, and all messages in a run's ``run.log``.
 
-All of it goes through the logger ``rayfl`` of Python's ``logging``, so that a program can send it elsewhere.
+All use the logger ``rayfl`` of Python's ``logging``, so that a program can send them elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("rayfl")
 
 
 class _Formatter(logging.Formatter):
-    """Names may come from anywhere, in warnings as in errors."""
+    """Escapes names in messages, which may come from anywhere."""
 
     converter = time.gmtime  # type: ignore[assignment]  # as Python's own documentation does
 
@@ -30,7 +30,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Warnings(logging.StreamHandler):
-    """Shows warnings in the form of all others."""
+    """Prints warnings in the form of rayfl's other messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Warnings(logging.StreamHandler):
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """Show warnings on standard error; once, where a command and the run in it both ask for it."""
+    """Show warnings on standard error, once even if a command and its run both ask for it."""
     if any(isinstance(handler, _Warnings) for handler in log.handlers):
         yield
         return
@@ -53,9 +53,9 @@ def warnings_shown() -> Iterator[None]:
 
 
 class RunLog:
-    """What is said while a run goes on, for a file in its folder; use it as a context manager.
+    """The messages of a run, for a file in its folder; use it as a context manager.
 
-    The folder is made late. What is said before waits in memory.
+    The folder is made late: earlier messages wait in memory.
 
     Args:
         level: the least important messages that are kept.
@@ -73,7 +73,7 @@ class RunLog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:  # whoever called shows it; here it is kept
+        if error is not None:  # the caller shows it; here it is logged
             text = f"{type(error).__name__}: {error}"
             self._handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "%s", (text,), None))
         log.setLevel(self._before)
@@ -85,10 +85,10 @@ class RunLog:
         self._handler.close()
 
     def open(self, path: Path) -> None:
-        """Write what has been said so far to the end of a file, and from now on everything at once.
+        """Append the messages so far to a file, and from now on every message at once.
 
         Raises:
-            OSError: it cannot be written, or is a pipe, which could be waited for without end.
+            OSError: it cannot be written, or is a pipe, on which writing may never end.
         """
         if path.is_fifo():
             raise OSError("it is a pipe")
@@ -100,7 +100,7 @@ class RunLog:
 
 
 class _File(logging.FileHandler):
-    """A file that may become full: the run's records are what must not be lost, and say so themselves."""
+    """A log file that may become full: only a run's records must not be lost."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Leave the message out."""

@@ -1,4 +1,4 @@
-"""How much memory is free, and what the search for garbage need not look at."""
+"""How much memory is free, and imports without garbage collection."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import psutil
 
 GROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-"""Says in which control group this process is; in a container that is mostly the topmost one."""
+"""Names the control group of this process; in a container it is mostly the topmost one."""
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that are free for more, within the limits of a container or a batch job."""
+    """Return the bytes of free memory, within the limits of a container or a batch job."""
     free = float(psutil.virtual_memory().available)
     for group in _groups():
-        with contextlib.suppress(OSError, ValueError):  # "max" where the group has no limit of its own
+        with contextlib.suppress(OSError, ValueError):  # "max" if the group has no limit of its own
             limit = int((group / "memory.max").read_text())
             used = int((group / "memory.current").read_text())
-            with contextlib.suppress(OSError, ValueError, KeyError):  # copies of files, which give way
+            with contextlib.suppress(OSError, ValueError, KeyError):  # cached files, which can be dropped
                 used -= _figures(group / "memory.stat")["inactive_file"]
             free = min(free, float(limit - used))
     return free
 
 
 def _groups() -> list[Path]:
-    """Return the folders of this process's control group and of all above it, each with a limit or none."""
+    """Return the folders of this process's control group and of all above it."""
     names: tuple[str, ...] = ()
     with contextlib.suppress(OSError):
         for line in OWN.read_text().splitlines():
@@ -58,10 +58,10 @@ def check_memory(size: float, what: str, advice: str) -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Import what stays without a search for garbage in it, and without one soon after.
+    """Pause garbage collection while the body imports, and exempt the imported objects from the next ones.
 
-    PyTorch alone makes some 190,000 objects, and the searches take a process a third of a second. A program
-    that steers the collector itself is left alone.
+    PyTorch alone makes some 190,000 objects, and collections take a third of a second. A program that
+    controls the collector itself is left alone.
     """
     if not gc.isenabled() or gc.get_freeze_count():
         yield
@@ -76,5 +76,5 @@ def uncollected() -> Iterator[None]:
 
 
 def _figures(path: Path) -> dict[str, int]:
-    """Return the first number behind every name of a file with a name in each line."""
+    """Return name -> number of a file with a name and a number in each line."""
     return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}

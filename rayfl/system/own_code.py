@@ -1,4 +1,4 @@
-"""Which code is the user's own, and its digest: it decides a run's numbers as the settings do."""
+"""Which code is the user's own, and its digest: a run's numbers depend on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rayfl import ROOT
 from rayfl.system.text import warn
 
 RAYFL = f"{ROOT}{os.sep}"
-"""What the paths of rayfl's own files begin with."""
+"""The beginning of the paths of rayfl's own files."""
 MAIN = "__main__"
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -31,11 +31,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (ast.ClassDef, *_FUNCTIONS)
 
 _kept: dict[str, tuple[object, bytes]] = {}
-"""Module -> the spec with which it was imported; of the user's own also the source that its file had then."""
+"""Module -> its spec when it was imported; for the user's own code also the source of its file then."""
 
 
 def is_own(thing: type | FunctionType | str) -> bool:
-    """Say whether code is the user's own: neither rayfl's, nor Python's, nor that of an installed package.
+    """Return whether code is the user's own: not rayfl's, Python's or an installed package's.
 
     Args:
         thing: a class or function, by its module, or the path of a file.
@@ -50,10 +50,10 @@ def is_own(thing: type | FunctionType | str) -> bool:
 
 
 def keep_sources() -> None:
-    """Read the sources of the user's own modules, of those that have been imported since the last call.
+    """Read the sources of the user's own modules that have been imported since the last call.
 
-    What runs is what was imported: a file may be edited later. It is called where a class with settings is
-    defined, and before digests are made.
+    A file may be edited after its import. This is called when a class with settings is defined, and before
+    digests are made.
     """
     for name, module in [*sys.modules.items()]:
         spec, file = getattr(module, "__spec__", None), _file_of(name)
@@ -64,10 +64,10 @@ def keep_sources() -> None:
 def digests(paths: Iterable[str]) -> dict[str, str]:
     """Return digests, of 16 hexadecimal digits, of the user's own code that import paths lead to.
 
-    Comments, docstrings and layout do not count. What has no source is left out, with a warning.
+    Comments, docstrings and layout do not count. Code without a source is left out, with a warning.
 
     Args:
-        paths: of modules, classes and functions, also of others than the user's own.
+        paths: of modules, classes and functions, also of others' code.
 
     Returns:
         Module -> digest of all of it, for the modules of the paths and those of the user's own that they
@@ -88,7 +88,7 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
 
 
 def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """Return what is not there as it was recorded.
+    """Return the names whose code differs from what was recorded.
 
     Args:
         recorded: digests that a run has recorded; runs of earlier versions have none.
@@ -98,7 +98,7 @@ def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
 
 
 def imports_late(module: str) -> bool:
-    """Say whether functions of a module import code of the user's own when they are called."""
+    """Return whether functions of a module import the user's own code when they are called."""
     *_, (_, source, package) = _units_of(module)
     functions = [node for node in ast.walk(ast.parse(source or "")) if isinstance(node, _FUNCTIONS)]
     return any([*_units_of(path)] for node in functions for path in _used_in(node, package))
@@ -118,7 +118,7 @@ def _is_own_file(file: str) -> bool:
 
 
 def _units_of(path: str) -> Iterator[tuple[str, str | None, str]]:
-    """Yield the units that an import path leads to: their names, what counts of their sources, packages."""
+    """Yield the units of an import path: their names, the essential parts of their sources, packages."""
     if path.startswith(f"{MAIN}."):
         name = path.split(".")[1]
         yield f"{MAIN}.{name}", _definition(name), ""
@@ -131,7 +131,7 @@ def _units_of(path: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Return where a module is, without an import of it or of its package."""
+    """Return the spec of a module, without importing it or its package."""
     if module in sys.modules:
         return getattr(sys.modules[module], "__spec__", None)
     above = module.rpartition(".")[0]
@@ -141,7 +141,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
 
 
 def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str]:
-    """Yield the import paths of what code imports anywhere, and of what it names of a main file."""
+    """Yield the import paths of all imports in code, and of what it uses from a main file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -158,7 +158,7 @@ def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str
 
 
 def _definition(name: str) -> str | None:
-    """Return what counts of a class or function that a main file or a notebook defines by a name."""
+    """Return the essential source of a class or function of a main file or a notebook."""
     thing = getattr(sys.modules[MAIN], name, None)
     members = (thing, *getattr(thing, "__dict__", {}).values())
     # First the cells of its own members, for a cell that is run again may not be the newest; then the newest.
@@ -174,12 +174,12 @@ def _definition(name: str) -> str | None:
 def _content(file: str) -> bytes:
     with suppress(OSError):
         return Path(file).read_bytes()
-    return b"\0"  # which no source has
+    return b"\0"  # no source is like this
 
 
 @cache
 def _counting(source: str | bytes) -> str | None:
-    """Return a source without comments, docstrings and layout; None where it is no Python."""
+    """Return a source without comments, docstrings and layout; None if it is no Python."""
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse(source)
         for node in ast.walk(tree):

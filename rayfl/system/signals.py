@@ -1,4 +1,4 @@
-"""The signals by which a program is told to stop, and who answers them for a while."""
+"""Handle the signals that ask a program to stop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def answered(
     answer: Callable[[int], None], numbers: Sequence[signal.Signals] = STOPPING
 ) -> Iterator[Callable[[], None]]:
-    """Call a function with the number of each of these signals that comes, in the main thread.
+    """In the main thread, call a function with the number of each of these signals.
 
-    Outside the main thread nothing is done: signal handlers belong to it. A SIGHUP that is ignored, as under
-    ``nohup``, stays ignored. After another one, what is written to a terminal that is gone goes nowhere
-    instead of failing.
+    Other threads cannot handle signals: there, nothing happens. A SIGHUP that is ignored, as under ``nohup``,
+    stays ignored. After another SIGHUP, output to a closed terminal is discarded instead of failing.
 
     Yields:
-        What gives the signals back to those who had them before; leaving does it, too.
+        A function that restores the earlier handlers; leaving the context does it, too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -55,7 +54,7 @@ class Stop(threading.Event):
     """Set when a signal has asked for an end.
 
     Attributes:
-        interrupted: whether that was SIGINT, which in Python also ends what comes afterwards.
+        interrupted: whether it was SIGINT, after which Python programs end.
     """
 
     interrupted = False
@@ -70,7 +69,7 @@ def asked_to_stop() -> Iterator[Stop]:
         asked.interrupted = number == signal.SIGINT
         asked.set()
         give_back()
-        with suppress(RuntimeError):  # the signal has come in the middle of another print
+        with suppress(RuntimeError):  # the signal has interrupted another print
             print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
 
     with answered(stop) as give_back:
@@ -78,7 +77,7 @@ def asked_to_stop() -> Iterator[Stop]:
 
 
 def _let_go(files: list[int]) -> None:
-    """Let what is written to those of these terminals that are gone go nowhere."""
+    """Discard what is written to those of these terminals that are closed."""
     for file in files:
         if not os.isatty(file):
             nowhere = os.open(os.devnull, os.O_WRONLY)

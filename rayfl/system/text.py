@@ -7,12 +7,12 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 
-_ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that steer a terminal, or are not seen
-_JOINERS = "\u200c\u200d"  # of that kind, but parts of words and of emoji
+_ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that control a terminal, or are invisible
+_JOINERS = "\u200c\u200d"  # invisible, but parts of words and of emoji
 
 
 def hidden(character: str) -> bool:
-    """Say whether a terminal acts on a character, such as escape, or shows nothing of it."""
+    """Return whether a character controls a terminal, such as escape, or is invisible."""
     return unicodedata.category(character) in _ACTED_ON and character not in _JOINERS
 
 
@@ -29,20 +29,20 @@ def printable(text: str, kept: str = "\n\t") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return a text with escapes for line ends, too: for names, which stand among other text."""
+    r"""Return a text with escapes for line ends, too: for names within other text."""
     return printable(text, kept="")
 
 
 def told(text: str) -> str:
-    """Return a message with its further lines indented, so that none passes for a message of its own."""
+    """Return a message with its further lines indented, so that none looks like a message of its own."""
     return printable(text).replace("\n", "\n  ")
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, in one line that is not too long."""
+    """Return a value for a message, in one short line."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whose representation does not work
+    except Exception:  # its __repr__ fails
         text = f"an object of class {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
@@ -54,12 +54,12 @@ def counted(count: float, thing: str) -> str:
 
 
 def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
-    """Return how a sentence about a wrong name ends: with the known one that is close to it, if one is.
+    """Return the end of a sentence about a wrong name: a suggestion, if a known name is close to it.
 
     Args:
-        wrong: what was given.
-        known: what there is.
-        before: what stands before all of these names.
+        wrong: the wrong name.
+        known: the known names.
+        before: a prefix of all these names.
     """
     lower = {name.lower(): name for name in known}
     near = closest(wrong.lower(), lower)
@@ -70,15 +70,15 @@ def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     """Return the known name that is closest to a wrong one, None if none is close.
 
     Args:
-        wrong: what was given.
-        known: what there is.
-        alike: similarity, from 0 to 1, from which on a name is close.
+        wrong: the wrong name.
+        known: the known names.
+        alike: the similarity, from 0 to 1, at which a name is close.
     """
     return next(iter(difflib.get_close_matches(wrong, list(known), 1, alike)), None)
 
 
 def tell(text: object) -> None:
-    """Print on standard output, at once also where that is a pipe."""
+    """Print on standard output, without delay even if that is a pipe."""
     print(printable(str(text)), flush=True)
 
 

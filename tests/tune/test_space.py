@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rayfl.commands.tune import main
 
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
 from rayfl.settings.description import config_of, dump
+from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Space, _short, tidy
 from tests.support.refusals import refused, told
 from tests.support.sweeps import ROOT, SPACES, write
