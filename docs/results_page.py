@@ -17,7 +17,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rayfl.evaluation.metrics import AVERAGES
-from rayfl.jobs.table_file import Table, slug
+from rayfl.jobs.table_file import Table, slug_of
 from rayfl.report.compare import BY_VALIDATION
 from rayfl.report.printed import printed_table
 from rayfl.report.significance import FEWEST, LEVEL, REFERENCE, differences, holm, p_of_pairs
@@ -61,7 +61,7 @@ class Run:
     def __init__(self, table: str, row: str, column: str, seed: int | None = None) -> None:
         self.table, self.row, self.column = table, row, column
         seed = SEEDS.get(table.partition("_")[0], 0) if seed is None else seed
-        self.path = FOLDER / table / f"{slug(row)}--{slug(column)}--seed-{seed}.json"
+        self.path = FOLDER / table / f"{slug_of(row)}--{slug_of(column)}--seed-{seed}.json"
         self.summary: dict[str, Any] = json.loads(self.path.read_text())
 
     @property
@@ -142,7 +142,7 @@ def over_seeds(table: str, row: str, column: str, seeds: Iterable[int], choice: 
 
 def seeds_of(table: str, row: str, column: str) -> set[int]:
     """Return the seeds with which a cell has run."""
-    found = (FOLDER / table).glob(f"{slug(row)}--{slug(column)}--seed-*.json")
+    found = (FOLDER / table).glob(f"{slug_of(row)}--{slug_of(column)}--seed-*.json")
     return {int(path.stem.rpartition("-")[2]) for path in found}
 
 

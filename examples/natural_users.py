@@ -17,7 +17,7 @@ from rayfl import Federation, Inline, Training
 from rayfl.data import WriterDigits
 from rayfl.methods import Ditto, FedAvg, FedPer, Local, Method
 from rayfl.nets import MLP, Architecture, Shape, SplitNet
-from rayfl.system.text import tell
+from rayfl.system.text import print_note
 
 MODULES = [
     *["argparse", "ast", "calendar", "csv", "difflib"],
@@ -74,4 +74,4 @@ def accuracy(users: str, method: Method, seed: int = 0) -> float:
 if __name__ == "__main__":
     for users in SETTINGS:
         found = {type(m).__name__: accuracy(users, m) for m in (Local(), FedPer(), FedAvg(), Ditto())}
-        tell(f"{users}: " + ", ".join(f"{name} {value:.1%}" for name, value in found.items()))
+        print_note(f"{users}: " + ", ".join(f"{name} {value:.1%}" for name, value in found.items()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.data.readers.files import unpickle
-from rayfl.system.text import tell
+from rayfl.system.text import print_note
 
 META = {"batches.meta": "labels", "meta": "fine_labels"}
 """Name of the file that comes with the batches -> where these have the labels that count."""
@@ -54,7 +54,7 @@ def main() -> None:
         part = keep_first(unpickle(path), META[meta], count)
         with (folder / path.name).open("wb") as file:
             pickle.dump(part, file)
-        tell(f"{folder / path.name}: {len(part['data'])} images")
+        print_note(f"{folder / path.name}: {len(part['data'])} images")
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
-from rayfl.commands.command_line import of_function
+from rayfl.commands.command_line import parser_of_function
 from rayfl.randomness import generator, seed_of
 from rayfl.report.look import drawn, save
-from rayfl.system.text import complain, tell
+from rayfl.system.text import complain, print_note
 
 MARKERS = "os^DvPX*<>"
 FEW, MANY = colormaps["tab10"], colormaps["tab20"]
@@ -73,7 +73,7 @@ def tsne(
         found["place"] = embedding.fit_transform(found["features"])
         rows.append((run, models, found))
     draw(rows, panels, Path(save))
-    tell(save)
+    print_note(save)
 
 
 def collect(
@@ -152,7 +152,7 @@ def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: s
 def main() -> int:
     """Run from the command line; return the exit code."""
     try:
-        tsne(**vars(of_function(tsne).read()))
+        tsne(**vars(parser_of_function(tsne).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent
 
 STARTED = "RAYFL_STARTED_IN"
 """Variable with the folder in which a command was started, for the processes that it starts; see
-``rayfl.settings.imports.from_here``.
+``rayfl.settings.imports.local_imports``.
 """
 
 # With python -m rayfl... the current folder is first, and this is imported before everything else.

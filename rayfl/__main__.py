@@ -10,7 +10,7 @@ from importlib import import_module
 import rayfl
 from rayfl.errors import Missing, Unknown
 from rayfl.system.error_report import exit_code
-from rayfl.system.text import complain, did_you_mean, tell
+from rayfl.system.text import complain, did_you_mean, print_note
 
 COMMANDS = {
     "run": ("rayfl.commands.run", "run one federation, or go on with one"),
@@ -75,10 +75,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _said(name: str, others: list[str]) -> int:
     """Print what needs no command; return the exit code."""
     if name in ("--help", "-h"):
-        tell(overview())
+        print_note(overview())
         return 0
     if name in ("--version", "-V"):
-        tell(f"rayfl {rayfl.__version__}")
+        print_note(f"rayfl {rayfl.__version__}")
         return 0
     if name == "completion":
         return _completion(others)
@@ -89,7 +89,7 @@ def _said(name: str, others: list[str]) -> int:
 
 def _completion(given: list[str]) -> int:
     if given in (["--help"], ["-h"]):
-        tell(f"usage: rayfl completion {'|'.join(SHELLS)}\n\n{COMPLETION}")
+        print_note(f"usage: rayfl completion {'|'.join(SHELLS)}\n\n{COMPLETION}")
         return 0
     if len(given) != 1 or given[0] not in SHELLS:
         raise Missing("completion", f"needs the name of a shell: rayfl completion {'|'.join(SHELLS)}")
@@ -125,7 +125,7 @@ def _completion(given: list[str]) -> int:
         commands._choices_actions.append(commands._ChoicesPseudoAction(name, [], does))
     this = commands.add_parser("completion", help="print completions for a shell")
     this.add_argument("shell", choices=SHELLS)
-    tell(shtab.complete(made, given[0]))
+    print_note(shtab.complete(made, given[0]))
     return 0
 
 

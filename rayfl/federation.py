@@ -14,9 +14,9 @@ from rayfl.record.folder import read_config
 from rayfl.record.history import CONFIG
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
-from rayfl.running.settings import RunSettings, recorded_settings, rooted
-from rayfl.settings.description import differing
-from rayfl.settings.reader import read
+from rayfl.running.settings import RunSettings, recorded_settings, with_data_root
+from rayfl.settings.description import differing_keys
+from rayfl.settings.reader import build_object
 
 
 class Federation(RunSettings):
@@ -52,7 +52,7 @@ class Federation(RunSettings):
 
 def federation_of(settings: Mapping[str, Any]) -> Federation:
     """Build a federation from a mapping of settings."""
-    return read(Federation, rooted(dict(settings)))
+    return build_object(Federation, with_data_root(dict(settings)))
 
 
 def resumed(
@@ -78,6 +78,6 @@ def resumed(
         federation = replace(federation, cell=cell)
     if data is not None:
         recorded, federation = federation, replace(federation, data=data)
-        if other := differing(recorded.deciding(), federation.deciding()):
+        if other := differing_keys(recorded.result_settings(), federation.result_settings()):
             raise Conflict(Path(folder) / CONFIG, f"is of a run with other data: {', '.join(other)} differ")
     return federation.resume(folder, any_code)

@@ -18,8 +18,8 @@ from rayfl.engine.guard import Guard
 from rayfl.errors import BadCode, Conflict
 from rayfl.randomness import generator
 from rayfl.settings import Settings
-from rayfl.system.files import read_json, reading
-from rayfl.system.text import shown
+from rayfl.system.files import explain_read_errors, read_json
+from rayfl.system.text import short_repr
 
 
 class Sampling(Settings, ABC, place="sampling"):
@@ -114,14 +114,14 @@ class Trace(Sampling):
         self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
     ) -> Sequence[int]:
         """Draw without replacement; all available clients if these are fewer than wanted."""
-        there = sorted({i for i, first, end in self._entries if first <= round < end})
+        there = sorted({i for i, first, end in self._trace_entries if first <= round < end})
         order = torch.randperm(len(there), generator=generator)[:size]
         return [there[k] for k in order.tolist()]
 
     def check(self, clients: int, rounds: int) -> None:
         """Read the file anew; refuse clients that do not exist, and rounds without any."""
-        vars(self).pop("_entries", None)  # from an earlier run
-        entries = self._entries
+        vars(self).pop("_trace_entries", None)  # from an earlier run
+        entries = self._trace_entries
         if odd := [i for i, *_ in entries if i >= clients]:
             raise Conflict(self._file, f"has client {odd[0]}: those that train are 0 to {clients - 1}")
         changes = [0] * (rounds + 1)
@@ -137,33 +137,33 @@ class Trace(Sampling):
 
     def unlisted(self, clients: int) -> set[int]:
         """Return the clients without an entry."""
-        return set(range(clients)) - {i for i, *_ in self._entries}
+        return set(range(clients)) - {i for i, *_ in self._trace_entries}
 
     def digest(self) -> str | None:
         """Return the SHA-256 of the entries."""
-        return hashlib.sha256(repr(self._entries).encode()).hexdigest()
+        return hashlib.sha256(repr(self._trace_entries).encode()).hexdigest()
 
     @property
     def _file(self) -> str:
         return os.path.expanduser(self.path)
 
     @cached_property
-    def _entries(self) -> list[tuple[int, int, float]]:
+    def _trace_entries(self) -> list[tuple[int, int, float]]:
         """Client, first round and end of every entry, ascending."""
-        with reading(Path(self._file), "mend it, or choose another sampling"):
+        with explain_read_errors(Path(self._file), "mend it, or choose another sampling"):
             content = read_json(self._file)
             if not isinstance(content, list):
-                raise ValueError(f"it holds {shown(content)}, and must be a list of entries")
-            return sorted(_entry(each) for each in content)
+                raise ValueError(f"it holds {short_repr(content)}, and must be a list of entries")
+            return sorted(_parse_entry(each) for each in content)
 
 
-def _entry(each: Any) -> tuple[int, int, float]:
+def _parse_entry(each: Any) -> tuple[int, int, float]:
     fine = isinstance(each, dict) and {"client", "from"} <= each.keys() <= {"client", "from", "to"}
     if fine and all(type(value) is int and value >= 0 for value in each.values()):
         end = each.get("to", math.inf)
         if each["from"] < end:
             return each["client"], each["from"], end
-    raise ValueError(f'an entry is {shown(each)}, and must be like {{"client": 3, "from": 0, "to": 10}}')
+    raise ValueError(f'an entry is {short_repr(each)}, and must be like {{"client": 3, "from": 0, "to": 10}}')
 
 
 def takes_all(sampling: Sampling, participation: float) -> bool:
@@ -172,7 +172,7 @@ def takes_all(sampling: Sampling, participation: float) -> bool:
     return known and participation == 1
 
 
-def cohort(
+def choose_cohort(
     sampling: Sampling, round: int, samples: Sequence[int], participation: float, seed: int
 ) -> list[int]:
     """Return the clients that train in a round, ascending.
@@ -200,7 +200,7 @@ def cohort(
     if not chosen or len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples):
         raise BadCode(
             f"{type(sampling).__name__}.choose",
-            f"returns {shown(found)} in round {round}",
+            f"returns {short_repr(found)} in round {round}",
             f"it must return numbers of clients, 0 to {len(samples) - 1}, each once and at least one",
         )
     return chosen

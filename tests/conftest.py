@@ -15,9 +15,9 @@ import pytest
 def ray_runtime() -> Iterator[str]:
     """The one Ray runtime of a process that runs tests, with logical CPUs and GPUs; its address."""
     ray = pytest.importorskip("ray")
-    from rayfl.engine.local_ray import patiently
+    from rayfl.engine.local_ray import retry_start
 
-    context = patiently(
+    context = retry_start(
         lambda times: ray.init(
             address="local",
             num_cpus=4,
@@ -42,7 +42,7 @@ def _kept(ray_runtime: str) -> Any:
 def kept_actors(_kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Federations of this test take their actors from a store, for tests of other things than their start."""
     workers = "rayfl.engine.ray_workers.RayWorkers"
-    monkeypatch.setattr(f"{workers}.start", lambda self, shrink: _kept.start(self, shrink))
+    monkeypatch.setattr(f"{workers}.start", lambda self, allow_fewer: _kept.start(self, allow_fewer))
     monkeypatch.setattr(f"{workers}.stop", lambda self: _kept.stop(self))
 
 

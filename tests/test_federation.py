@@ -19,7 +19,7 @@ from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
 from rayfl.randomness import generator
 from rayfl.report.summary import headline_source
-from rayfl.system.files import held
+from rayfl.system.files import lock_folder
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
 from tests.support.refusals import refused
@@ -215,7 +215,7 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with held(tmp_path / "run"), refused(InUse, "run"):
+    with lock_folder(tmp_path / "run"), refused(InUse, "run"):
         small(tmp_path / "run", rounds=1).run()
     assert not [*(tmp_path / "run").iterdir()]
 

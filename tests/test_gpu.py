@@ -108,7 +108,7 @@ def test_the_pool_is_on_the_gpu_where_it_fits(monkeypatch: pytest.MonkeyPatch) -
     resident = run(plan("FedAvg", "cuda"))
     assert resident.worker.examples._inputs.is_cuda
     assert resident.worker.examples._labels.is_cuda
-    monkeypatch.setattr(examples, "_fits", lambda images, device: False)
+    monkeypatch.setattr(examples, "_can_fit", lambda images, device: False)
     streamed = run(plan("FedAvg", "cuda"))
     assert not streamed.worker.examples._inputs.is_cuda
     assert_same(streamed.values(), resident.values(), 1e-9)
@@ -138,8 +138,8 @@ def test_an_actor_may_fill_its_share_of_the_memory_only(uncapped: None) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(total // 8, dtype=torch.uint8, device="cuda")
     sized = torch.empty(1, device="meta")  # has a size without taking memory
-    assert examples._fits(sized.expand(int(0.01 * total) // 4), torch.device("cuda"))
-    assert not examples._fits(sized.expand(int(0.06 * total) // 4), torch.device("cuda"))  # more than half
+    assert examples._can_fit(sized.expand(int(0.01 * total) // 4), torch.device("cuda"))
+    assert not examples._can_fit(sized.expand(int(0.06 * total) // 4), torch.device("cuda"))  # more than half
 
 
 def test_two_actors_on_one_gpu(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_two_actors_on_one_gpu(tmp_path: Path) -> None:
 
 def command(federation: Any, folder: Path, output: Path, options: list[str]) -> None:
     """Run a federation's configuration from the command line, in float64."""
-    from rayfl.settings.description import dump
+    from rayfl.settings.description import dump_config
 
-    (folder / "config.yaml").write_text(dump(federation))
+    (folder / "config.yaml").write_text(dump_config(federation))
     given = ["--config", str(folder / "config.yaml"), "--output", str(output), *options]
     given += ["--training.precision", "float64"]
     done = subprocess.run([sys.executable, "-m", "rayfl.run", *given], capture_output=True, text=True)

@@ -12,7 +12,7 @@ from rayfl.data import IID, FederatedData, Pachinko, Synthetic
 from rayfl.data.sets.cifar import with_noise
 from rayfl.data.sets.folders import divide_randomly
 from rayfl.methods import DCPFL, FedAvg
-from rayfl.methods.fedios import orthonormal
+from rayfl.methods.fedios import orthonormal_matrix
 from rayfl.randomness import generator, numpy_generator, seed_of
 from rayfl.training import Client, State
 from tests.support.datasets import assign, make_dataset
@@ -119,5 +119,5 @@ def test_the_names_of_the_streams_of_data_and_bases(asked: Asked):
     assert set(asked) == {(4, "image noise", 0), (4, "image noise", 1)}
     asked.clear()
     Pachinko(seed=6).assign(replace(dataset, superclasses=dataset.labels), 2, np.random.default_rng(0))
-    orthonormal("qr", 3, 8)
+    orthonormal_matrix("qr", 3, 8)
     assert asked == [(6, "pachinko"), (8, "projections")]

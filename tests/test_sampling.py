@@ -17,7 +17,7 @@ from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
-from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, cohort
+from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -26,13 +26,13 @@ from tests.support.refusals import refused
 def drawn(sampling: Sampling, samples: Sequence[int], size: int, rounds: int = 4000) -> Counter[Any]:
     """Count the cohorts of some rounds."""
     share = size / len(samples)
-    return Counter(tuple(cohort(sampling, r, samples, share, seed=1)) for r in range(rounds))
+    return Counter(tuple(choose_cohort(sampling, r, samples, share, seed=1)) for r in range(rounds))
 
 
 def test_uniform_is_a_random_order_cut_off() -> None:
     for round in range(5):
         order = torch.randperm(10, generator=generator(3, "cohort", round)).tolist()
-        assert cohort(Uniform(), round, [1] * 10, 0.4, seed=3) == sorted(order[:4])
+        assert choose_cohort(Uniform(), round, [1] * 10, 0.4, seed=3) == sorted(order[:4])
 
 
 def test_by_size_draws_in_proportion() -> None:
@@ -61,7 +61,7 @@ def test_by_size_leaves_clients_without_samples_out() -> None:
 
 
 def test_cyclic_takes_turns() -> None:
-    found = [cohort(Cyclic(), r, [1] * 5, 0.4, seed=0) for r in range(5)]
+    found = [choose_cohort(Cyclic(), r, [1] * 5, 0.4, seed=0) for r in range(5)]
     assert found == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
 
 
@@ -80,9 +80,9 @@ def entry(client: int, first: int, end: int | None = None) -> dict[str, int]:
 
 def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
     sampling = trace(tmp_path, entry(0, 0, 2), entry(1, 1), entry(3, 2, 3), entry(0, 3, 4))
-    found = [cohort(sampling, r, [1] * 4, 1.0, seed=0) for r in range(5)]
+    found = [choose_cohort(sampling, r, [1] * 4, 1.0, seed=0) for r in range(5)]
     assert found == [[0], [0, 1], [1, 3], [0, 1], [1]]
-    some = Counter(tuple(cohort(sampling, 1, [1] * 4, 0.25, seed=s)) for s in range(400))
+    some = Counter(tuple(choose_cohort(sampling, 1, [1] * 4, 0.25, seed=s)) for s in range(400))
     assert some.keys() == {(0,), (1,)}
     assert abs(some[(0,)] - 200) < 40
 
@@ -174,7 +174,7 @@ class Spends(Sampling):
 
 def test_what_a_class_makes_of_the_samples_does_not_last() -> None:
     samples = [4, 2, 3, 1]
-    assert [cohort(Spends(), round, samples, 0.5, seed=0) for round in range(2)] == [[0, 2], [0, 2]]
+    assert [choose_cohort(Spends(), round, samples, 0.5, seed=0) for round in range(2)] == [[0, 2], [0, 2]]
     assert samples == [4, 2, 3, 1]
 
 

@@ -11,12 +11,12 @@ import torch
 import rayfl
 from rayfl.commands import data as data_command
 from rayfl.commands.run import federation_from
-from rayfl.commands.table import plan
+from rayfl.commands.table import plan_cells
 from rayfl.errors import BadCode, BadValue, Damaged, UserError
 from rayfl.jobs.table_file import Table
 from rayfl.methods import FedAvg
 from rayfl.nets import build
-from rayfl.settings.imports import named
+from rayfl.settings.imports import import_by_path
 from rayfl.tune.space import Space
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -126,13 +126,13 @@ def test_a_net_of_ones_own_is_built(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["torchvision.models.resnet18", "ones_own.Outer", "rayfl.methods.FedAvg"])
 def test_other_code_can_be_named(folder: Path, path: str) -> None:
-    assert named(path).__name__ == path.rpartition(".")[2]
+    assert import_by_path(path).__name__ == path.rpartition(".")[2]
 
 
 @pytest.mark.parametrize("path", ["", ".", ".x", "x.", "a..b", "a b.c", "../x.y", "x.y\x1b"])
 def test_what_is_no_import_path_is_not_imported(path: str) -> None:
     with refused(BadValue):
-        named(path)
+        import_by_path(path)
 
 
 def test_no_import_path_is_resolved_elsewhere() -> None:
@@ -159,7 +159,7 @@ def test_tables_spaces_and_contact_sheets_go_by_one_list(folder: Path) -> None:
     )
     table = Table.load("t.yaml")
     with refused(BadValue, "method"):
-        plan(table, ["r"], ["c"], [0], {}, folder)
+        plan_cells(table, ["r"], ["c"], [0], {}, folder)
     with refused(BadValue, "method"):
         Space.load("s.yaml").examples()
     assert data_command.main(["sheet", "x.png", "--data", "antigravity.fly"]) == 2

@@ -253,7 +253,7 @@ def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
     own = run.worker.method.init_client(run.worker.client(2, 0))["own"]
     assert all(torch.equal(t, run.worker.initial[name]) for name, t in own.items())
     like = run.server.state["weights"]["head.weight"]
-    first, second, new = (run.worker.method.bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
+    first, second, new = (run.worker.method.subspace_bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
     assert torch.equal(new, first)
     assert not torch.equal(new, second)
 

@@ -40,7 +40,7 @@ from rich.table import Table
 from torch import Tensor
 
 from rayfl import UserError
-from rayfl.commands.command_line import of_function
+from rayfl.commands.command_line import parser_of_function
 from rayfl.randomness import generator
 from rayfl.report.look import save
 from rayfl.system.terminal import Terminal
@@ -455,7 +455,7 @@ def analyse(
 def main() -> int:
     """Run from the command line; return the exit code."""
     try:
-        analyse(**vars(of_function(analyse).read()))
+        analyse(**vars(parser_of_function(analyse).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

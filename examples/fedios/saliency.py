@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
-from rayfl.commands.command_line import of_function
+from rayfl.commands.command_line import parser_of_function
 from rayfl.randomness import seed_of
 from rayfl.report.look import drawn, save
-from rayfl.system.text import complain, tell
+from rayfl.system.text import complain, print_note
 
 try:
     from captum.attr import NoiseTunnel, Saliency
@@ -78,7 +78,7 @@ def saliency(
             name = models.data.dataset.class_names[int(y[k])]
             columns.append((f"{where}\n{name}", x[k], {view: maps[view][k] for view in wanted}))
     draw(columns, wanted, Path(save))
-    tell(save)
+    print_note(save)
 
 
 def first_of_classes(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def shown(image: Tensor) -> np.ndarray:
 def main() -> int:
     """Run from the command line; return the exit code."""
     try:
-        saliency(**vars(of_function(saliency).read()))
+        saliency(**vars(parser_of_function(saliency).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

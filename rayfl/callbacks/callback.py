@@ -18,7 +18,7 @@ class Run(ABC):
 
     Attributes:
         path: its folder.
-        rounds: how many it is to have.
+        rounds: how many it will have.
         protocol: its evaluation protocol.
         population: its clients.
     """
@@ -30,49 +30,48 @@ class Run(ABC):
 
     @abstractmethod
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the metrics lines of all rounds that are over."""
+        """Yield the metrics lines of all completed rounds."""
 
     @abstractmethod
     def save(self) -> None:
-        """Write a checkpoint of the round that is over, if there is none yet."""
+        """Write a checkpoint after the completed round, if there is none yet."""
 
     @abstractmethod
     def accuracies(self, split: str = "test") -> dict[int, float]:
         """Return client -> accuracy in [0, 1] of the last evaluation, of the view that the protocol reports.
 
-        Clients without a score are left out; before the first evaluation nobody has one.
+        Clients without a score are left out, so it is empty before the first evaluation.
 
         Args:
-            split: of the data: ``test``, or ``val`` where there are validation data.
+            split: of the data: ``test``, or ``val`` if there are validation data.
         """
 
     @abstractmethod
     def models(self) -> Models:
-        """Return the models of all clients as they are now; on a cluster all states travel here for that."""
+        """Return the current models of all clients; on a cluster, all states are sent here for this."""
 
 
 class Callback:
     """Looks at a run after every round; override what you need, and give it to ``run``, as in
     ``federation.run(callbacks=[...])``.
 
-    A callback is no setting: config.yaml does not record it, and a resumed run has only those that it is
-    given again.
+    A callback is not a setting: config.yaml does not record it, so pass it again to a resumed run.
     """
 
     def start(self, run: Run, round: int) -> bool:
-        """Take up a run that begins, is resumed, or has gone back to an earlier round.
+        """Handle a run that begins, is resumed, or has gone back to an earlier round.
 
         Args:
             run: the run.
-            round: the one that comes next; earlier ones are in ``run.records()``.
+            round: the next round; earlier ones are in ``run.records()``.
 
         Returns:
-            Whether the run is over, with the rounds that it has.
+            Whether to end the run now, with its present rounds.
         """
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Take in a round.
+        """Handle a completed round.
 
         Args:
             run: the run.
@@ -104,4 +103,4 @@ class EarlyStopping(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Say whether the patience has run out."""
-        return self._patience.ends(record["round"], self._validation.accuracy(record))
+        return self._patience.ends_run(record["round"], self._validation.accuracy(record))

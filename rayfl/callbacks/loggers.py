@@ -19,8 +19,8 @@ from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.metrics import client_metrics
 from rayfl.record.folder import read_config
 from rayfl.record.history import Population, evaluations, round_totals
-from rayfl.settings.description import flat
-from rayfl.settings.imports import installed
+from rayfl.settings.description import flatten_config
+from rayfl.settings.imports import is_installed
 from rayfl.system.files import read_json, write_file
 from rayfl.system.text import one_line, warn
 
@@ -49,7 +49,7 @@ class Logger(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Write a round."""
-        self._attempt(lambda: self._take(run, record))
+        self._attempt(lambda: self._write_once(run, record))
         return False
 
     def end(self) -> None:
@@ -80,9 +80,9 @@ class Logger(Callback):
         self._logged = self.open(run, round)
         if self._logged < round:
             for record in run.records():
-                self._take(run, record)
+                self._write_once(run, record)
 
-    def _take(self, run: Run, record: Mapping[str, Any]) -> None:
+    def _write_once(self, run: Run, record: Mapping[str, Any]) -> None:
         if record["round"] >= self._logged:
             self.write(run, record)
             self._logged = record["round"] + 1
@@ -136,9 +136,9 @@ class Tracker(Logger):
         write_file(self._note, json.dumps({"log": self.log, "rounds": rounds}))
 
 
-def settings_of(run: Run) -> dict[str, Any]:
+def flat_settings(run: Run) -> dict[str, Any]:
     """Return the settings of a run by their dotted names, for people."""
-    return flat(read_config(run.path), shown=True)
+    return flatten_config(read_config(run.path), shown=True)
 
 
 def scalars(record: Mapping[str, Any], population: Population) -> dict[str, float]:
@@ -153,7 +153,7 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
     if totals["loss"] is not None:
         values["train/loss"] = totals["loss"]
     for name, value in record.get("figures", {}).items():
-        known = _known(value if isinstance(value, list) else [value])
+        known = _finite_figures(value if isinstance(value, list) else [value])
         if known and not isinstance(value, list):
             values[f"figures/{name}"] = known[0]
         elif known:
@@ -170,7 +170,7 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
     return {one_line(tag): value for tag, value in values.items()}
 
 
-def _known(figures: list[float | None]) -> list[float]:
+def _finite_figures(figures: list[float | None]) -> list[float]:
     """Return the finite ones; the others are null when the record is read again."""
     return [figure for figure in figures if figure is not None and math.isfinite(figure)]
 
@@ -261,7 +261,7 @@ class MLflow(Tracker):
             found = client.get_experiment_by_name(name)
             experiment = client.create_experiment(name) if found is None else found.experiment_id
             log = client.create_run(experiment, run_name=run.path.absolute().name).info.run_id
-            settings = [Param(key, f"{value}"[:LONGEST]) for key, value in settings_of(run).items()]
+            settings = [Param(key, f"{value}"[:LONGEST_VALUE]) for key, value in flat_settings(run).items()]
             for start in range(0, len(settings), AT_ONCE):
                 client.log_batch(log, params=settings[start : start + AT_ONCE])
         else:
@@ -290,7 +290,7 @@ class MLflow(Tracker):
 
 AT_ONCE = 100
 """Parameters that MLflow takes in one call; of metrics it takes more."""
-LONGEST = 500
+LONGEST_VALUE = 500
 """Characters of a parameter that all versions of MLflow take."""
 
 
@@ -317,7 +317,7 @@ class WandB(Tracker):
             project=wandb.setup().settings.project or "rayfl",
             id=log or uuid4().hex[:8],
             name=run.path.absolute().name,
-            config=settings_of(run) if log is None else None,
+            config=flat_settings(run) if log is None else None,
             resume="allow",
             reinit="create_new",  # leaves runs of the caller's own alone
             settings=quiet,
@@ -353,7 +353,7 @@ def check_loggers(names: Sequence[Name]) -> None:
     for place, name in enumerate(names):
         if name in names[:place]:
             raise BadValue("loggers", f"has {name} twice")
-        if not installed(name):
+        if not is_installed(name):
             extra = "" if name == "tensorboard" else f"'rayfl[{name}]'"
             raise Missing(
                 "loggers", f"has {name}, which is not installed: pip install {extra or name}, or leave it out"

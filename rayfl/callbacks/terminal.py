@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: a header, then progress; everything on standard output."""
+"""A run on the terminal: a header, then progress; everything on standard output."""
 
 import time
 from collections.abc import Mapping
@@ -12,20 +12,19 @@ from rayfl.callbacks.callback import Callback, Run
 from rayfl.evaluation.metrics import round_accuracy
 from rayfl.record.history import round_totals
 from rayfl.report.text import clock, percent
-from rayfl.settings.imports import installed
+from rayfl.settings.imports import is_installed
 from rayfl.system.log import log
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import one_line
 
 
 class Progress(Callback):
-    """Shows how far a run has come: a bar on a terminal and in a notebook, plain lines anywhere else.
+    """Shows the progress of a run: a bar on a terminal or in a notebook, plain lines elsewhere.
 
     A notebook needs ipywidgets for the bar.
 
     Args:
-        interval: least number of seconds between two plain lines; the first and the last round always get
-            one.
+        interval: least seconds between two plain lines; the first and the last round always have one.
         console: where to print; standard output by default.
     """
 
@@ -37,10 +36,10 @@ class Progress(Callback):
         self._bar: bar.Progress | None = None
 
     def start(self, run: Run, round: int) -> bool:
-        """Show what is done already."""
+        """Show the completed rounds."""
         self._rounds, self._start = run.rounds, round
         self._began = time.monotonic()
-        notebook = self.console.is_jupyter and installed("ipywidgets")
+        notebook = self.console.is_jupyter and is_installed("ipywidgets")
         if (self.console.is_terminal or notebook) and self._bar is None:
             self._bar = bar.Progress(
                 bar.TextColumn("round {task.completed}/{task.total}"),
@@ -50,9 +49,9 @@ class Progress(Callback):
                 bar.TimeRemainingColumn(elapsed_when_finished=False),
                 console=self.console,
                 refresh_per_second=4,
-                # In a notebook a thread that refreshes would take what others print into the bar's place.
+                # In a notebook, a thread that refreshes the bar would overwrite what others print.
                 auto_refresh=not notebook,
-                # Long enough for rounds that take hours: the estimate needs two of them.
+                # Long enough for rounds that take hours: the estimate needs two rounds.
                 speed_estimate_period=7 * 24 * 3600,
                 expand=True,
             )
@@ -63,26 +62,26 @@ class Progress(Callback):
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Show that a round is done."""
+        """Show a completed round."""
         accuracy = round_accuracy(record, run.population, run.protocol)
         self._accuracy = self._accuracy if accuracy is None else accuracy
         parts = in_words(record, self._accuracy)
         done = record["round"] + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
-            if self.console.is_jupyter and self._due(done, 0.25):
+            if self.console.is_jupyter and self._is_due(done, 0.25):
                 self._bar.refresh()
         else:
             self._line(done, parts)
         return False
 
     def end(self) -> None:
-        """Leave the terminal to others."""
+        """Stop the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _due(self, done: int, interval: float) -> bool:
+    def _is_due(self, done: int, interval: float) -> bool:
         """Say whether to show a round: the first, the last, and others with some seconds between them."""
         now = time.monotonic()
         if done != self._rounds and self._printed is not None and now - self._printed < interval:
@@ -91,7 +90,7 @@ class Progress(Callback):
         return True
 
     def _line(self, done: int, parts: list[str]) -> None:
-        if not self._due(done, self.interval):
+        if not self._is_due(done, self.interval):
             return
         seconds = (time.monotonic() - self._began) / (done - self._start)
         parts = [f"round {done:>{len(str(self._rounds))}}/{self._rounds}", *parts]
@@ -104,19 +103,19 @@ class LogRounds(Callback):
     """Writes a line for every round to the run's log."""
 
     def start(self, run: Run, round: int) -> bool:
-        """Say where the run begins."""
+        """Log the round that comes first."""
         log.info("round %d of %d is next", round + 1, run.rounds)
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Say that a round is done."""
+        """Log a completed round."""
         words = ", ".join(in_words(record, round_accuracy(record, run.population, run.protocol)))
         log.info("round %d of %d is done: %s", record["round"] + 1, run.rounds, words)
         return False
 
 
 def in_words(record: Mapping[str, Any], accuracy: float | None) -> list[str]:
-    """Return what people want to know of a round; the accuracy may be that of an earlier one."""
+    """Return the figures of a round as text; the accuracy may be that of an earlier round."""
     totals = round_totals(record)
     parts = [f"cohort {totals['cohort']}"]
     if totals["dropped"]:
@@ -128,7 +127,7 @@ def in_words(record: Mapping[str, Any], accuracy: float | None) -> list[str]:
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:
-    """Print what is about to run, one fact per line; a long path can be copied in one piece."""
+    """Print what is about to run, one fact per line; long paths are not broken, so they can be copied."""
     console = console or Terminal()
     width = max(map(len, facts))
     lines = [Text.assemble((name.ljust(width), "bold"), "  ", one_line(text)) for name, text in facts.items()]

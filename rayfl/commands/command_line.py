@@ -20,17 +20,24 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from rayfl.errors import Conflict, Missing, Unknown, UserError
 from rayfl.settings import Settings
-from rayfl.settings.arguments import arguments_of, bounds_of, checked, defaults_of, expected, members
+from rayfl.settings.arguments import (
+    arguments_of,
+    bounds_of,
+    convert_value,
+    defaults_of,
+    describe_type,
+    union_members,
+)
 from rayfl.settings.base import class_names
 from rayfl.settings.reader import (
     GROUPS,
-    Flat,
-    Word,
+    DottedSettings,
+    RawText,
+    find_class_at,
     kind_at,
-    layered,
-    named_class,
+    merge_layers,
+    parse_word,
     part_of,
-    typed,
     unknown_option,
 )
 from rayfl.system.text import did_you_mean
@@ -48,15 +55,15 @@ class Help(argparse.HelpFormatter):
             return "Show this help message and exit."
         if not action.option_strings or action.nargs == 0:
             return text
-        kind = kind_of(action)
+        kind = argument_kind(action)
         names = names_of(kind)
-        facts = ["one of " + ", ".join(names)] if names else _facts(kind)
-        if (default := _default(action.default)) is not None:
+        facts = ["one of " + ", ".join(names)] if names else _value_facts(kind)
+        if (default := _default_text(action.default)) is not None:
             facts.append(f"default: {default}")
         return f"{text} ({'; '.join(facts)})" if facts else text
 
 
-def kind_of(action: argparse.Action) -> Any:
+def argument_kind(action: argparse.Action) -> Any:
     """Return the annotation of an argument."""
     return getattr(action, "kind", str)
 
@@ -69,24 +76,24 @@ def names_of(kind: Any) -> list[str]:
 
 def words_of(action: argparse.Action) -> list[str]:
     """Return the possible values of an option: names of classes, or choices; empty if any is possible."""
-    return _words(kind_of(action))
+    return _value_words(argument_kind(action))
 
 
-def _words(kind: Any) -> list[str]:
-    alone = members(kind)
+def _value_words(kind: Any) -> list[str]:
+    alone = union_members(kind)
     choices = [str(word) for one in alone if get_origin(one) is Literal for word in get_args(one)]
     return names_of(kind) or choices or (["true", "false"] if bool in alone else [])
 
 
-def _facts(kind: Any) -> list[str]:
+def _value_facts(kind: Any) -> list[str]:
     """Return what the value of an option must be; empty for truth values and texts."""
-    if kind in (None, Any, bool) or str in members(kind):
+    if kind in (None, Any, bool) or str in union_members(kind):
         return []
-    wanted = expected(kind).removesuffix(" or None")
+    wanted = describe_type(kind).removesuffix(" or None")
     return [", ".join([wanted, *bounds_of(kind)]).replace("'", "")]
 
 
-def _default(value: Any) -> str | None:
+def _default_text(value: Any) -> str | None:
     """Return a default as users write it; None: nothing to show."""
     if value is None or value is argparse.SUPPRESS or (isinstance(value, str | list) and not value):
         return None
@@ -112,7 +119,7 @@ class Parser(argparse.ArgumentParser):
     def add(self, *names: str, kind: Any = str, **options: Any) -> argparse.Action:
         """Declare an argument of a type; its default is None unless given."""
         if options.get("action", "append") == "append":
-            options["type"] = partial(_value, names[-1].lstrip("-"), kind)
+            options["type"] = partial(_parse_value, names[-1].lstrip("-"), kind)
         made = self.add_argument(*names, **options)
         made.kind = kind  # type: ignore[attr-defined]
         return made
@@ -149,7 +156,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: a word belongs to no option, or a value is missing or of another type.
         """
-        kept, settings = self._split(sys.argv[1:] if words is None else words)
+        kept, settings = self._split_words(sys.argv[1:] if words is None else words)
         try:
             found, rest = self.parse_known_args(kept)
         except argparse.ArgumentError as error:  # an option without its values
@@ -166,10 +173,10 @@ class Parser(argparse.ArgumentParser):
             found.settings = settings
         return found
 
-    def _split(self, words: Sequence[str]) -> tuple[list[str], Flat]:
+    def _split_words(self, words: Sequence[str]) -> tuple[list[str], DottedSettings]:
         """Return the words of the command itself, and the settings among them as one layer."""
         kept: list[str] = []
-        found: Flat = {}
+        found: DottedSettings = {}
         waiting = iter(words)
         heads = arguments_of(self.root) if self.root else {}
         for word in waiting:
@@ -180,39 +187,39 @@ class Parser(argparse.ArgumentParser):
                 continue
             value = value if equals else next(waiting, "--")
             if not equals and value.startswith("--"):
-                listed = names_of(self._kind(name)) if name.endswith(".help") else []
+                listed = names_of(self._option_kind(name)) if name.endswith(".help") else []
                 more = f". Choose one of {', '.join(listed)}" if listed else ""
-                raise Missing(name, "has no value", f"write {option} {self._example(name)}{more}")
+                raise Missing(name, "has no value", f"write {option} {self._example_value(name)}{more}")
             if name.endswith(".help"):
-                self._explain(name.removesuffix(".help"), value)
+                self._explain_class(name.removesuffix(".help"), value)
             early = next((key for key in found if key.startswith(f"{name}.")), None)
             if early is not None and name not in found and name not in GROUPS:
                 raise Conflict(f"--{early}", f"stands before --{name} {value}", "name the class first")
-            found = layered(found, {name: Word(value)})
+            found = merge_layers(found, {name: RawText(value)})
         return kept, found
 
-    def _example(self, name: str) -> str:
-        kind = self._kind(name)
-        several = any(get_origin(each) is list for each in members(kind))
-        words = ["NAME"] if names_of(kind) else ["[ITEM,...]"] if several else _words(kind)
+    def _example_value(self, name: str) -> str:
+        kind = self._option_kind(name)
+        several = any(get_origin(each) is list for each in union_members(kind))
+        words = ["NAME"] if names_of(kind) else ["[ITEM,...]"] if several else _value_words(kind)
         return [*words, "VALUE"][0]
 
-    def _kind(self, name: str) -> Any:
+    def _option_kind(self, name: str) -> Any:
         return kind_at(self.root, name.removesuffix(".help")) if self.root else str
 
     def _belongs_to_nothing(self, word: str) -> UserError:
         if word.startswith("-"):
             return Unknown(word, "is no option. --help lists all")
         kinds = arguments_of(self.root).items() if self.root else ()
-        meant = [f"--{name}" for name, kind in kinds if word in _words(kind)]
+        meant = [f"--{name}" for name, kind in kinds if word in _value_words(kind)]
         if word.endswith((".yaml", ".yml")) and "--config" in self._option_string_actions:
             meant = ["--config"]
         does = f"write {meant[0]} {word}" if meant else "each option takes one value; --help lists all"
         return Unknown(word, "belongs to no option", does)
 
-    def _explain(self, place: str, name: str) -> NoReturn:
+    def _explain_class(self, place: str, name: str) -> NoReturn:
         """Print the options of a class, as for ``--method.help``."""
-        cls = named_class(self.root or type, name, place)
+        cls = find_class_at(self.root or type, name, place)
         text = inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].replace("``", "")
         more = f" [--{place}.OPTION VALUE ...]" if arguments_of(cls) else ""
         helper = Parser(
@@ -248,7 +255,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
             parser.add(f"{option}.help", kind=kind, metavar="NAME", help=text)
 
 
-def of_function(function: Callable[..., Any]) -> Parser:
+def parser_of_function(function: Callable[..., Any]) -> Parser:
     """Return a parser for the arguments of a function that it documents under ``Args``."""
     text, _, listed = inspect.cleandoc(str(function.__doc__)).partition("Args:")
     made = Parser(description=" ".join(text.split()))
@@ -268,11 +275,11 @@ def texts_of(cls: type) -> dict[str, str]:
     """Return the text below each option in the source of a class and of its base classes."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        found |= dict(_texts(base))
+        found |= dict(_option_texts(base))
     return {name: " ".join(text.split()) for name, text in found.items()}
 
 
-def _texts(cls: type) -> Iterator[tuple[str, str]]:
+def _option_texts(cls: type) -> Iterator[tuple[str, str]]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     except (OSError, TypeError, SyntaxError, ValueError):  # the source is not available
@@ -284,8 +291,8 @@ def _texts(cls: type) -> Iterator[tuple[str, str]]:
                 yield name, words
 
 
-def _value(place: str, kind: Any, word: str) -> Any:
-    return checked(place, typed(Word(word), kind, place), kind)
+def _parse_value(place: str, kind: Any, word: str) -> Any:
+    return convert_value(place, parse_word(RawText(word), kind, place), kind)
 
 
 def add_common_options(made: Parser, what: str, items: str) -> None:

@@ -10,14 +10,14 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import InUse
 from rayfl.report.contact_sheet import contact_sheet
-from rayfl.running.settings import rooted
+from rayfl.running.settings import with_data_root
 from rayfl.settings import Settings, at_least
-from rayfl.settings.reader import flattened, read
+from rayfl.settings.reader import build_object, flatten_settings
 from rayfl.system.error_report import exit_code
-from rayfl.system.text import one_line, tell
+from rayfl.system.text import one_line, print_note
 
 
-def show(data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
+def show_data(data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
     """Read a data set, check its files, and print what it holds and what each client would get.
 
     Args:
@@ -33,11 +33,11 @@ def show(data: Data | None = None, clients: int | None = None, seed: int = 0) ->
         "domains": ", ".join(map(one_line, dataset.domain_names)),
     }
     for name, text in facts.items():
-        tell(f"{name}  {text if len(text) <= 200 else text[:197] + '...'}")
-    tell(divided.table())
+        print_note(f"{name}  {text if len(text) <= 200 else text[:197] + '...'}")
+    print_note(divided.table())
 
 
-def divide(output: str, data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
+def divide_data(output: str, data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
     """Write every client's indices as JSON, as ``--data.partition FromFile`` reads them.
 
     Args:
@@ -49,21 +49,21 @@ def divide(output: str, data: Data | None = None, clients: int | None = None, se
     if Path(output).expanduser().is_file():
         raise InUse(output, "already exists, and runs may need it", "choose another name, or remove it")
     divided = (data or EmbeddedDigits()).federate(clients, seed)
-    tell(divided.table())
+    print_note(divided.table())
     divided.write_indices(output)
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"show": show, "sheet": contact_sheet, "divide": divide}
+ACTIONS: dict[str, Callable[..., None]] = {"show": show_data, "sheet": contact_sheet, "divide": divide_data}
 
 
-class Looked(Settings, place=""):
+class DataOptions(Settings, place=""):
     """A data set."""
 
     data: Data = EmbeddedDigits()
     """The data set with its partition."""
 
 
-class Divided(Looked):
+class DivisionOptions(DataOptions):
     """A data set and how it is divided."""
 
     clients: Annotated[int, at_least(1)] | None = None
@@ -75,7 +75,7 @@ class Divided(Looked):
 def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
-        root=Divided,
+        root=DivisionOptions,
         prog="rayfl data",
         usage="rayfl data ACTION [OPTIONS]",
         description="Look at a data set before anything is trained.",
@@ -85,7 +85,7 @@ def parser() -> Parser:
         does = str(function.__doc__).partition("\n")[0].replace("``", "")
         one = actions.add_parser(
             name,
-            root=Looked if name == "sheet" else Divided,
+            root=DataOptions if name == "sheet" else DivisionOptions,
             lists=True,
             usage=f"rayfl data {name} {'' if name == 'show' else 'OUTPUT '}[OPTIONS]",
             description=does,
@@ -104,12 +104,15 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 after an error of the user's."""
 
-    def act() -> None:
+    def run_action() -> None:
         given = vars(parser().read(arguments))
         action = given.pop("action")
-        asked = read(Looked if action == "sheet" else Divided, rooted(flattened(given.pop("settings"))))
+        asked = build_object(
+            DataOptions if action == "sheet" else DivisionOptions,
+            with_data_root(flatten_settings(given.pop("settings"))),
+        )
         ACTIONS[action](**given, **vars(asked))
         if "output" in given:
-            tell(f"Written: {given['output']}")
+            print_note(f"Written: {given['output']}")
 
-    return exit_code(act)
+    return exit_code(run_action)

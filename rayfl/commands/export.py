@@ -15,10 +15,10 @@ import rayfl
 from rayfl.commands.command_line import Parser
 from rayfl.errors import Conflict
 from rayfl.running.result import Result
-from rayfl.settings.imports import from_here
+from rayfl.settings.imports import local_imports
 from rayfl.system.error_report import exit_code
 from rayfl.system.files import write_file
-from rayfl.system.text import tell, warn
+from rayfl.system.text import print_note, warn
 
 if TYPE_CHECKING:  # the help does not need torch, which imports slowly
     import torch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the help does not need torch, which imports slowly
     from rayfl.running.saved_models import Models
 
 Format = Literal["safetensors", "torch"]
-ENDINGS = {"safetensors": ".safetensors", "torch": ".pt2"}
+MODEL_ENDINGS = {"safetensors": ".safetensors", "torch": ".pt2"}
 
 
 def export(
@@ -55,21 +55,23 @@ def export(
     from rayfl.running.saved_models import load_models
 
     models = load_models(folder, round, data=False)
-    return _write(models, Result.load(folder), client, Path(output), view, format)
+    return _write_model(models, Result.load(folder), client, Path(output), view, format)
 
 
-def _write(
+def _write_model(
     models: Models, result: Result, client: int, output: Path, view: str | None, format: Format
 ) -> Path:
     import torch
     from safetensors.torch import save
 
-    view = view or _headline(result, models)
+    view = view or _headline_view(result, models)
     path = output
-    if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
+    if other := [
+        name for name, ending in MODEL_ENDINGS.items() if ending == output.suffix and name != format
+    ]:
         raise Conflict("--output", f"{output} is of the format {other[0]}", f"give --format {other[0]}")
-    if output.suffix != ENDINGS[format]:
-        path = output / f"client-{client}-{view}{ENDINGS[format]}"
+    if output.suffix != MODEL_ENDINGS[format]:
+        path = output / f"client-{client}-{view}{MODEL_ENDINGS[format]}"
     if format == "safetensors":
         plain = models.plain(client, view)
         if plain is None:
@@ -79,29 +81,29 @@ def _write(
         write_file(path, content, "choose another --output")
     else:
         content = io.BytesIO()
-        torch.export.save(_program(models[client].module(view), models), content)
+        torch.export.save(_exported_program(models[client].module(view), models), content)
         write_file(path, content.getvalue(), "choose another --output")
-    about = _about(models, result, client, view, format, path)
+    about = _model_facts(models, result, client, view, format, path)
     beside = path.with_name(f"{path.name}.json")
     write_file(beside, json.dumps(about, indent=2) + "\n", "choose another --output")
     return path
 
 
-def _headline(result: Result, models: Models) -> str:
+def _headline_view(result: Result, models: Models) -> str:
     headline = result.summary["headline"]
     view = headline["view"] if headline else "personal"
     return view if view in models.views else "personal"
 
 
-def _program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
+def _exported_program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
     """Return a program that takes batches of any size."""
     import torch
 
     batch = torch.export.Dim("batch", min=1)
-    return torch.export.export(module, (models.like(),), dynamic_shapes=({0: batch},))
+    return torch.export.export(module, (models.example_inputs(),), dynamic_shapes=({0: batch},))
 
 
-def _about(
+def _model_facts(
     models: Models, result: Result, client: int, view: str, format: Format, path: Path
 ) -> dict[str, Any]:
     dataset = models.data.dataset
@@ -120,7 +122,7 @@ def _about(
         "classes": list(dataset.class_names),
         "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
         "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
-        "takes": str(models.like().dtype).removeprefix("torch."),
+        "takes": str(models.example_inputs().dtype).removeprefix("torch."),
         "rayfl": rayfl.__version__,
     }
 
@@ -158,22 +160,22 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 after an error of the user's."""
 
-    def run() -> None:
+    def export_models() -> None:
         given = parser().read(arguments)
         # rayfl writes no code into run folders: code there may be a stranger's.
         foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
-        with nullcontext() if foreign else from_here():
+        with nullcontext() if foreign else local_imports():
             from rayfl.running.saved_models import load_models
 
             result = Result.load(given.run)
             models = load_models(given.run, given.round, data=False)
             output = Path(given.output or Path(given.run, "models")).expanduser()
             clients = range(len(models)) if given.client == "all" else [given.client]
-            if len(clients) > 1 and output.suffix in ENDINGS.values():
+            if len(clients) > 1 and output.suffix in MODEL_ENDINGS.values():
                 raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
             for client in clients:
-                tell(_write(models, result, client, output, given.view, given.format))
+                print_note(_write_model(models, result, client, output, given.view, given.format))
                 if not models[client].trained:
                     warn(f"client {client} has never trained: its model is the initial one, or the server's")
 
-    return exit_code(run)
+    return exit_code(export_models)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.commands.command_line import Parser
-from rayfl.commands.report import add_headline_options, names
+from rayfl.commands.report import add_headline_options, split_names
 from rayfl.errors import BadValue
 from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
@@ -13,9 +13,9 @@ from rayfl.report.plots import ALL, MOST_PANELS
 from rayfl.system.error_report import exit_code
 from rayfl.system.log import warnings_shown
 from rayfl.system.terminal import Terminal
-from rayfl.system.text import tell
+from rayfl.system.text import print_note
 
-KINDS = {
+FIGURE_KINDS = {
     "rounds": "test accuracy (or loss, or a metric) over rounds, a panel per domain; prints how rough the "
     "curves of accuracy are",
     "sweep": "test accuracy over a swept key of the configuration",
@@ -33,7 +33,7 @@ _HEADLINE = {
 }
 """Kind of picture -> the options of the headline that it takes."""
 
-ENDINGS = (".png", ".pdf", ".svg")
+PICTURE_ENDINGS = (".png", ".pdf", ".svg")
 """Endings of picture files, which choose the format."""
 
 
@@ -46,7 +46,7 @@ def parser() -> Parser:
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
     kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
-    for kind, text in KINDS.items():
+    for kind, text in FIGURE_KINDS.items():
         usage = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]"
         one = kinds.add_parser(kind, usage=usage, description=f"Draw {text}.", help=text)
         one.add("runs", nargs="+", metavar="RUN", kind=str, help="run folders, or folders that hold some")
@@ -111,13 +111,13 @@ def parser() -> Parser:
     return made
 
 
-def picture(o: Any) -> Picture:
+def make_picture(o: Any) -> Picture:
     """Return the picture of a command line; print its table of numbers, if it has one."""
     kind, given = o.kind, vars(o)
-    look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
+    look = {"size": _parse_size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
     headline = {name: given.get(name) for name in ("point", "average", "choose")}
-    plot = Plot(*o.runs, by=names(given.get("by", "")), **headline)
-    views, panels = names(given.get("views", "")), names(given.get("panels", ""))
+    plot = Plot(*o.runs, by=split_names(given.get("by", "")), **headline)
+    views, panels = split_names(given.get("views", "")), split_names(given.get("panels", ""))
     if kind == "sweep":
         return plot.sweep(o.over, o.view, panels or [ALL], **look)
     if kind == "radar":
@@ -132,7 +132,7 @@ def picture(o: Any) -> Picture:
     return plot.clients(views, **look) if kind == "clients" else plot.labels(**look)
 
 
-def _size(text: str) -> Size:
+def _parse_size(text: str) -> Size:
     """Parse ``--size``: a name, or inches."""
     try:
         return [float(x) for x in text.split(",")] if "," in text else text or None
@@ -150,14 +150,14 @@ def _name_and_text(text: str) -> tuple[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 after an error of the user's."""
 
-    def draw() -> None:
+    def draw_picture() -> None:
         options = parser().read(arguments)
         path = Path(options.save).expanduser()
-        if path.suffix.lower() not in ENDINGS:
-            known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        if path.suffix.lower() not in PICTURE_ENDINGS:
+            known = f"{', '.join(PICTURE_ENDINGS[:-1])} or {PICTURE_ENDINGS[-1]}"
             raise BadValue("--save", path, f"its name must end in {known}")
         with warnings_shown():
-            picture(options).save(path)
-        tell(path)
+            make_picture(options).save(path)
+        print_note(path)
 
-    return exit_code(draw)
+    return exit_code(draw_picture)

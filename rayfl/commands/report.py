@@ -12,20 +12,20 @@ from rich.text import Text
 from rayfl.commands.command_line import Parser
 from rayfl.evaluation.protocol import Average, Choice
 from rayfl.evaluation.run_records import run_folders
-from rayfl.record.checks import Point
+from rayfl.record.checks import EvaluationPoint
 from rayfl.report import paper_tables
 from rayfl.report.compare import (
     caption,
     check_measure,
     check_recorded,
     comparison,
-    differences_of,
+    group_records,
     group_runs,
-    records,
+    headline_tests,
     samples,
 )
 from rayfl.report.formats import check_ending, write_table
-from rayfl.report.paper_tables import compare, compared, footnotes
+from rayfl.report.paper_tables import compare, footnotes, printed_comparison
 from rayfl.report.printed import find_printed
 from rayfl.running.result import Result
 from rayfl.system.error_report import exit_code
@@ -85,7 +85,7 @@ def parser() -> Parser:
 def add_headline_options(made: Parser, *names: str) -> None:
     """Add options that override the headline of each run's protocol."""
     known: dict[str, tuple[Any, str]] = {
-        "point": (Point, "at this point"),
+        "point": (EvaluationPoint, "at this point"),
         "view": (str, "of this view"),
         "average": (Average, "with this average over clients"),
         "choose": (Choice, "of these rounds"),
@@ -96,7 +96,7 @@ def add_headline_options(made: Parser, *names: str) -> None:
         made.add(f"--{name}", kind=kind | None, default=None, help=text)
 
 
-def report(
+def report_runs(
     runs: Sequence[str],
     by: str = "",
     measure: str | None = None,
@@ -116,7 +116,7 @@ def report(
         headline: ``point``, ``view``, ``average`` and ``choose``, which override each run's protocol.
     """
     _check_endings(save)
-    keys = names(by)
+    keys = split_names(by)
     folders = run_folders([Path(run) for run in runs])
     recorded = [Result.load(folder) for folder in folders]
     check_recorded(recorded, **{name: headline.get(name) for name in ("point", "view")})
@@ -124,17 +124,17 @@ def report(
     if measure is not None:
         check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    table = comparison(groups, keys, measure, names(columns))
-    console = show(table)
+    table = comparison(groups, keys, measure, split_names(columns))
+    console = show_table(table)
     for line in left_out:
         console.print(Text(line), soft_wrap=True)
     for file in save:
         notes = [*caption(groups, keys, measure), *left_out]
-        found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
-        write_table(Path(file).expanduser(), table, notes, records(groups, keys, measure), tests=found)
+        found = [] if measure else [asdict(test) for test in headline_tests(groups, keys)]
+        write_table(Path(file).expanduser(), table, notes, group_records(groups, keys, measure), tests=found)
 
 
-def names(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """Return the names of an option that takes several, separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -156,15 +156,15 @@ def report_against(runs: Sequence[str], paper: str, table: str, save: Sequence[s
     _check_endings(save)
     printed = find_printed(paper, table)
     entries = compare(printed.name, run_folders([Path(run) for run in runs]))
-    shown, notes = compared(entries, printed), footnotes(entries, printed)
-    console = show(shown)
+    shown, notes = printed_comparison(entries, printed), footnotes(entries, printed)
+    console = show_table(shown)
     for line in notes:
         console.print(Text(line), soft_wrap=True)
     for file in save:
-        write_table(Path(file).expanduser(), shown, notes, paper_tables.records(entries))
+        write_table(Path(file).expanduser(), shown, notes, paper_tables.entry_records(entries))
 
 
-def show(table: Table) -> Console:
+def show_table(table: Table) -> Console:
     """Print a table at its full width, and return the console.
 
     Lines may be longer than the terminal is wide, but every figure is shown in full.
@@ -184,6 +184,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (against := options.pop("against")) is not None:
             report_against(options["runs"], against[0], against[1], options["save"])
         else:
-            report(**options)
+            report_runs(**options)
 
     return exit_code(show_runs)

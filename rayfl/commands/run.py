@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 from rayfl.commands.command_line import ANY_CODE, Parser
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, found_in
 from rayfl.federation import Federation, federation_of, resumed
-from rayfl.jobs.table_file import Table, check_kind, find_file, is_table
+from rayfl.jobs.table_file import Table, check_file_kind, find_file, is_table
 from rayfl.running.run import FederationRun
 from rayfl.running.settings import RunSettings
-from rayfl.settings.description import RESUMABLE, config_of, dump
-from rayfl.settings.imports import from_here
-from rayfl.settings.reader import Flat, Word, flattened, layered
+from rayfl.settings.description import RESUMABLE, config_of, dump_config
+from rayfl.settings.imports import local_imports
+from rayfl.settings.reader import DottedSettings, RawText, flatten_settings, merge_layers
 from rayfl.settings.yaml_file import read_mapping, yaml_text
 from rayfl.system.error_report import exit_code
-from rayfl.system.text import tell
+from rayfl.system.text import print_note
 
 
 def parser() -> Parser:
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
 
     def run() -> int:
-        with from_here():
+        with local_imports():
             result = run_from(sys.argv[1:] if arguments is None else arguments).run()
         return 0 if result.complete else 128 + signal.SIGINT
 
@@ -86,7 +86,7 @@ def federation_from(arguments: Sequence[str]) -> RunSettings:
 def run_from(arguments: Sequence[str]) -> FederationRun:
     """Return the run of a command line."""
     asked = parser().read(arguments)
-    given = flattened(asked.settings)
+    given = flatten_settings(asked.settings)
     paths = [find_file(name, "examples") for name in asked.config]
     tables = [path for path in paths if is_table(path)]
     if len(paths) > 1 and tables:
@@ -94,9 +94,9 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
     if not tables and (asked.row or asked.column):
         kind = "row" if asked.row else "column"
         raise Conflict(f"--{kind}", "chooses a cell of a table", "give its file with --config")
-    files = {path: _file(path, asked, given) for path in paths}
+    files = {path: _read_config_file(path, asked, given) for path in paths}
     if asked.resume is not None:
-        given = layered(*files.values(), given)
+        given = merge_layers(*files.values(), given)
         if odd := [name for name in given if name.partition(".")[0] not in (*RESUMABLE, "cell")]:
             odd = ["config"] if files else odd  # its file has the others
             raise Conflict(
@@ -107,25 +107,25 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
         run = resumed(asked.resume, given, any_code=asked.code is not None)
     else:
         try:
-            run = FederationRun(federation_of(layered(*files.values(), given)))
+            run = FederationRun(federation_of(merge_layers(*files.values(), given)))
         except UserError as error:
-            raise _of_file(error, files, given) from error.__cause__
+            raise _name_file(error, files, given) from error.__cause__
     if asked.print_config is not None:
-        _print(run.settings, asked.print_config)
+        _print_config(run.settings, asked.print_config)
     return run
 
 
-def _file(path: Path, asked: Any, given: Flat) -> Flat:
+def _read_config_file(path: Path, asked: Any, given: DottedSettings) -> DottedSettings:
     """Return the settings of a file of ``--config``; of a table file, those of the chosen cell."""
     if is_table(path):
-        return _cell(Table.load(path), asked, given)
+        return _read_cell(Table.load(path), asked, given)
     settings = read_mapping(path, "configuration")
-    check_kind(path, settings, "configuration")
+    check_file_kind(path, settings, "configuration")
     with found_in(path):
-        return flattened(settings, path.parent)
+        return flatten_settings(settings, path.parent)
 
 
-def _cell(table: Table, asked: Any, given: Flat) -> Flat:
+def _read_cell(table: Table, asked: Any, given: DottedSettings) -> DottedSettings:
     chosen = {}
     for kind, known in (("row", table.rows), ("column", table.columns)):
         name = getattr(asked, kind) or (next(iter(known)) if len(known) == 1 else None)
@@ -136,37 +136,37 @@ def _cell(table: Table, asked: Any, given: Flat) -> Flat:
             )
         chosen[kind] = name
     settings = table.settings(chosen["row"], chosen["column"], given)
-    if method := table.lacks(settings):
+    if method := table.missing_method(settings):
         raise Unknown("method", f"is {method} in row {chosen['row']!r}, which rayfl does not have yet")
     return settings
 
 
-def _of_file(error: UserError, files: Mapping[Path, Flat], given: Flat) -> UserError:
+def _name_file(error: UserError, files: Mapping[Path, DottedSettings], given: DottedSettings) -> UserError:
     """Return an error with the file that has the setting; unchanged if the command line has it."""
 
-    def has(settings: Flat) -> bool:
+    def has_setting(settings: DottedSettings) -> bool:
         return any(name == error.place or name.startswith(f"{error.place}.") for name in settings)
 
-    if not error.place or has(given):
+    if not error.place or has_setting(given):
         return error
-    return next((error.within(path) for path, settings in files.items() if has(settings)), error)
+    return next((error.within(path) for path, settings in files.items() if has_setting(settings)), error)
 
 
-def _print(federation: RunSettings, how: str) -> NoReturn:
+def _print_config(federation: RunSettings, how: str) -> NoReturn:
     """Print a configuration: all of it, or only what differs from the defaults of its classes."""
-    text = dump(federation)
+    text = dump_config(federation)
     if how == "skip_default":
-        found = flattened(config_of(federation))
-        plain = flattened(config_of(Federation()))
+        found = flatten_settings(config_of(federation))
+        plain = flatten_settings(config_of(Federation()))
         classes = {k: v for k, v in found.items() if any(n.startswith(f"{k}.") for n in found)}
-        defaults = flattened(config_of(federation_of(classes)))
+        defaults = flatten_settings(config_of(federation_of(classes)))
         kept = {
             name: value
             for name, value in found.items()
-            if (plain if name in classes else defaults).get(name, Word("?")) != value
+            if (plain if name in classes else defaults).get(name, RawText("?")) != value
         }
         text = yaml_text(kept)
     elif how != "all":
         raise BadValue("print_config", f"is {how!r}", "it must be skip_default, or stand alone")
-    tell(text.rstrip())
+    print_note(text.rstrip())
     raise SystemExit(0)

@@ -14,18 +14,18 @@ from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.data import FederatedData
 from rayfl.errors import BadValue, InUse, Missing, found_in
 from rayfl.federation import Federation, federation_of
-from rayfl.jobs.cells import Job, Runner, automatic_jobs, check_code
+from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Table, changes_of, find_file, first_seeds, of_data, slug
-from rayfl.record.folder import check_kind, read_config
+from rayfl.jobs.table_file import Table, changes_of, data_key, find_file, first_seeds, slug_of
+from rayfl.record.folder import check_folder_kind, read_config
 from rayfl.record.history import CONFIG, METRICS, TABLE, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.printed import printed_table
 from rayfl.report.table_page import table_page
-from rayfl.settings.description import config_of, decides, differing, flat
-from rayfl.settings.imports import from_here
-from rayfl.settings.reader import layered
+from rayfl.settings.description import changes_numbers, config_of, differing_keys, flatten_config
+from rayfl.settings.imports import local_imports
+from rayfl.settings.reader import merge_layers
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.error_report import exit_code
 from rayfl.system.files import read_file, write_file
@@ -71,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
         of the user's, 130 if the table was told to stop.
     """
-    return exit_code(from_here()(lambda: run(parser().read(arguments))))
+    return exit_code(local_imports()(lambda: run_table(parser().read(arguments))))
 
 
-def run(given: Any) -> int:
+def run_table(given: Any) -> int:
     """Run the table of a parsed command line; see :func:`main`.
 
     Raises:
@@ -84,9 +84,9 @@ def run(given: Any) -> int:
         raise BadValue("--jobs", f"is {given.jobs}", "it must be at least 1")
     table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
-    output = Path(given.output or Path("runs", slug(table.name))).expanduser()
+    output = Path(given.output or Path("runs", slug_of(table.name))).expanduser()
     _check_folder(table, output)
-    cells, missing = plan(
+    cells, missing = plan_cells(
         table,
         table.choose("row", given.rows),
         table.choose("column", given.columns),
@@ -95,24 +95,24 @@ def run(given: Any) -> int:
         output,
     )
     console = Terminal()
-    _announce(console, table, cells, missing, output)
+    _print_plan(console, table, cells, missing, output)
     if given.list:
         for cell in cells:
-            state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
+            state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
             console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
         return 0
     with console.status("Checking all cells"):
-        check(table, cells)
+        check_cells(table, cells)
     settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
-    _claim(table, output)
+    _copy_table_file(table, output)
     jobs = given.jobs
     if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
-        outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
+        outcome = CellRunner(jobs, progress.print_line, progress.show_jobs, given.keep_checkpoints).run(cells)
     earlier = _finished_earlier(table, cells, output)
-    recorded = [*(cell.folder for cell in cells if cell.finished), *earlier]
+    recorded = [*(cell.folder for cell in cells if cell.is_finished), *earlier]
     if recorded:
         entries = compare(table.name, recorded, list(table.rows), list(table.columns))
         printed = printed_table(table.name)
@@ -140,7 +140,7 @@ def run(given: Any) -> int:
     return 1 if outcome.failed or outcome.elsewhere else 0
 
 
-def plan(
+def plan_cells(
     table: Table,
     rows: Sequence[str],
     columns: Sequence[str],
@@ -155,22 +155,22 @@ def plan(
     cells, missing = [], {}
     for row in rows:
         for column in columns:
-            settings = layered({"engine": "Inline"}, table.settings(row, column, changes))
-            if method := table.lacks(settings):
+            settings = merge_layers({"engine": "Inline"}, table.settings(row, column, changes))
+            if method := table.missing_method(settings):
                 missing[row] = method
                 continue
             with found_in(f"row {row!r}, column {column!r} of {table.path}"):
                 federation = federation_of(settings)
             for seed in seeds:
-                folder = output / slug(row) / slug(column) / f"seed-{seed}"
+                folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
                 cells.append(Job(row, column, seed, federation.rounds, folder, settings))
-                if not cells[-1].fruitless:
+                if not cells[-1].ended_before_first_round:
                     _check_same(folder, federation, seed)
     order = {seed: place for place, seed in enumerate(seeds)}
     return sorted(cells, key=lambda cell: order[cell.seed]), missing
 
 
-def check(table: Table, cells: Sequence[Job]) -> None:
+def check_cells(table: Table, cells: Sequence[Job]) -> None:
     """Refuse cells that cannot work, before the first one starts.
 
     For each row and column, only the first seed that is to run is checked.
@@ -181,7 +181,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
     """
     first: dict[tuple[str, str], Job] = {}
     for cell in cells:
-        if not cell.finished:
+        if not cell.is_finished:
             first.setdefault((cell.column, cell.row), cell)
     about, data = "", None
     for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
@@ -189,15 +189,15 @@ def check(table: Table, cells: Sequence[Job]) -> None:
         federation = federation_of(settings)
         with found_in(f"row {cell.row!r}, column {cell.column!r} of {table.path}"):
             federation = replace(federation, engine=federation.engine.resolve())
-            if data is None or of_data(settings) != about:  # most cells of a column share their data
-                about, data = of_data(settings), federation.federated_data()
+            if data is None or data_key(settings) != about:  # most cells of a column share their data
+                about, data = data_key(settings), federation.federated_data()
             federation.check(data)
             _check_data(cell, federation, data)
 
 
 def _check_folder(table: Table, output: Path) -> None:
     """Refuse a folder that belongs to a run, a sweep or another table."""
-    check_kind(output, "table")
+    check_folder_kind(output, "table")
     if (output / TABLE).is_file():
         name = read_mapping(output / TABLE, "table file").get("table")
         if name != table.name:
@@ -205,7 +205,7 @@ def _check_folder(table: Table, output: Path) -> None:
             raise InUse(output, problem, "choose another --output")
 
 
-def _claim(table: Table, output: Path) -> None:
+def _copy_table_file(table: Table, output: Path) -> None:
     """Copy the table's file into its folder, which marks the folder as the table's."""
     write_file(output / TABLE, read_file(table.path), "choose another --output")
 
@@ -215,11 +215,11 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     if not (folder / CONFIG).is_file():
         return
     federation = replace(federation, seed=seed)
-    there = flat(read_config(folder), shown=True)
-    wanted = flat(config_of(federation), shown=True)
-    known = {key for key in there.keys() & wanted.keys() if decides(key)}
+    there = flatten_config(read_config(folder), shown=True)
+    wanted = flatten_config(config_of(federation), shown=True)
+    known = {key for key in there.keys() & wanted.keys() if changes_numbers(key)}
     known -= {"clients"} if federation.clients is None else set()  # the data have set their number
-    for key in differing(there, wanted):
+    for key in differing_keys(there, wanted):
         if key in known:
             differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
             problem = f"holds a run with other settings {differ}"
@@ -231,10 +231,12 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
 
 def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
     """Refuse data that differ from those of earlier runs of the column with the same settings."""
-    wanted = flat(config_of(federation))
+    wanted = flatten_config(config_of(federation))
     for path in sorted(cell.folder.parents[2].glob(f"*/{cell.folder.parent.name}/seed-*/{METRICS}")):
-        keys = differing(flat(read_config(path.parent)), wanted)
-        if path.stat().st_size and not any(k.partition(".")[0] == "data" and decides(k) for k in keys):
+        keys = differing_keys(flatten_config(read_config(path.parent)), wanted)
+        if path.stat().st_size and not any(
+            k.partition(".")[0] == "data" and changes_numbers(k) for k in keys
+        ):
             contents = read_population(path.parent).contents
             if contents and contents.sha256 != data.contents.get("sha256"):
                 raise InUse(path.parent, "has had other data", "bring them back, or choose another --output")
@@ -248,11 +250,11 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
     found = []
     for row in table.rows:
         for column in table.columns:
-            for path in sorted((output / slug(row) / slug(column)).glob(f"seed-*/{CONFIG}")):
+            for path in sorted((output / slug_of(row) / slug_of(column)).glob(f"seed-*/{CONFIG}")):
                 folder, config = path.parent, read_config(path.parent)
                 seed, rounds = config.get("seed", 0), config.get("rounds", 0)
                 other = folder not in asked and rounds == lengths.get((row, column), rounds)
-                if other and Job(row, column, seed, rounds, folder, {}).finished:
+                if other and Job(row, column, seed, rounds, folder, {}).is_finished:
                     found.append(folder)
     return found
 
@@ -262,11 +264,11 @@ def _is_ray(engine: object) -> bool:
     return str(engine).rpartition(".")[2] == "Ray"
 
 
-def _announce(
+def _print_plan(
     console: Console, table: Table, cells: Sequence[Job], missing: Mapping[str, str], output: Path
 ) -> None:
-    finished = sum(cell.finished for cell in cells)
-    begun = sum(bool(cell.seconds()) for cell in cells) - finished
+    finished = sum(cell.is_finished for cell in cells)
+    begun = sum(bool(cell.round_seconds()) for cell in cells) - finished
     console.print(f"{table.name}: {table.title}", style="bold", markup=False, soft_wrap=True)
     state = f", {finished} finished, {begun} begun" if finished or begun else ""
     console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True, markup=False)

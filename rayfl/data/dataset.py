@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from rayfl.errors import BadValue, Conflict
-from rayfl.settings.base import Displayed, Words
+from rayfl.settings.base import DisplayMixin, UnquotedText
 
 SPLITS = ("train", "val", "test")
 """Names of the splits, in records, too."""
@@ -25,11 +25,11 @@ UNUSED = 3  # in none of the splits
 Augmentation = Literal["none", "fedbn", "fedgh", "reflect"]
 """How training images are changed."""
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
-_CHUNK = 1000  # inputs that are read together
+_INPUTS_AT_ONCE = 1000  # inputs that are read together
 
 
 @dataclass(frozen=True, repr=False)
-class Dataset(Displayed):
+class Dataset(DisplayMixin):
     """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
 
     Attributes:
@@ -115,7 +115,7 @@ class Dataset(Displayed):
         return len(self.inputs)
 
     def _repr_line_(self) -> dict[str, Any]:
-        inputs = Words(f"{self.inputs.dtype} {list(self.inputs.shape)}")
+        inputs = UnquotedText(f"{self.inputs.dtype} {list(self.inputs.shape)}")
         return {"inputs": inputs, "classes": self.classes, "domains": len(self.domain_names)}
 
     @property
@@ -157,8 +157,8 @@ class Dataset(Displayed):
 
 def not_finite(x: np.ndarray) -> int | None:
     """Return which of some inputs, floats [N, ...], is the first with NaN or infinity; None if none is."""
-    for start in range(0, len(x), _CHUNK):
-        bad = ~np.isfinite(x[start : start + _CHUNK]).all(axis=tuple(range(1, x.ndim)))
+    for start in range(0, len(x), _INPUTS_AT_ONCE):
+        bad = ~np.isfinite(x[start : start + _INPUTS_AT_ONCE]).all(axis=tuple(range(1, x.ndim)))
         if bad.any():
             return start + int(bad.argmax())
     return None
@@ -173,13 +173,13 @@ def _crc(images: np.ndarray) -> int:
     kind = np.lib.format.dtype_to_descr(images.dtype)
     np.lib.format.write_array_header_2_0(head, {"descr": kind, "fortran_order": False, "shape": images.shape})
     crc = zlib.crc32(head.getvalue())
-    for start in range(0, len(images), _CHUNK):
-        crc = zlib.crc32(np.ascontiguousarray(images[start : start + _CHUNK]).data, crc)
+    for start in range(0, len(images), _INPUTS_AT_ONCE):
+        crc = zlib.crc32(np.ascontiguousarray(images[start : start + _INPUTS_AT_ONCE]).data, crc)
     return crc
 
 
 @dataclass(frozen=True, repr=False)
-class ClientData(Displayed):
+class ClientData(DisplayMixin):
     """One client's data: int64 index arrays into the dataset, disjoint between splits and between clients.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset
 from rayfl.errors import Conflict, Unknown
-from rayfl.settings.base import Displayed
+from rayfl.settings.base import DisplayMixin
 from rayfl.system.files import write_file
 from rayfl.system.text import counted, one_line
 
@@ -23,7 +23,7 @@ _LINE = 400  # characters of a remark that are printed; records have all
 
 
 @dataclass(frozen=True, repr=False)
-class FederatedData(Displayed):
+class FederatedData(DisplayMixin):
     """A data set and every client's share of it.
 
     Attributes:
@@ -149,7 +149,7 @@ class FederatedData(Displayed):
         ``users`` names those of the client.
         """
         if len(self) > EACH:
-            return self._described(self._summary())
+            return self._describe_with(self._summary())
         matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:
             matrices["subclasses"] = {split: self.subclass_matrix(split) for split in SPLITS}
@@ -166,7 +166,7 @@ class FederatedData(Displayed):
         ]
         for client, users in zip(clients, self._users()):
             client["users"] = [self.dataset.user_names[user] for user in users]
-        return self._described(clients)
+        return self._describe_with(clients)
 
     def _summary(self) -> dict[str, Any]:
         labels = self.dataset.labels
@@ -181,7 +181,7 @@ class FederatedData(Displayed):
             "sha256": self.digest(),
         }
 
-    def _described(self, clients: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
+    def _describe_with(self, clients: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
         return {
             "settings": dict(self.settings),
             "pool": dict(self.contents),

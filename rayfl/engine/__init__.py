@@ -1,8 +1,8 @@
 """Where clients run: in this process, or on Ray actors."""
 
-from rayfl.system.memory import uncollected
+from rayfl.system.memory import gc_paused
 
-with uncollected():  # this is the first that an actor imports of all that it needs
+with gc_paused():  # this is the first that an actor imports of all that it needs
     from rayfl.engine.base import Engine
     from rayfl.engine.inline import Inline
     from rayfl.engine.ray_engine import Ray

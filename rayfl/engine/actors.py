@@ -10,7 +10,7 @@ import ray
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
-from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu, torch_defaults
+from rayfl.engine.process import cap_gpu_memory, exit_on_gpu_failure, torch_defaults
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download, RoundResult
 from rayfl.engine.worker import Worker
@@ -22,7 +22,7 @@ class _Actor:
 
     _shown = ""  # Ray also asks for it where the arguments could not be read
 
-    def _begin(self, shown: str) -> None:
+    def _set_up_process(self, shown: str) -> None:
         self._shown = shown
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         self._defaults = torch_defaults()  # kept, for it would end with the context
@@ -31,7 +31,7 @@ class _Actor:
     def __repr__(self) -> str:
         return self._shown
 
-    def ready(self) -> dict[str, Any]:
+    def report_location(self) -> dict[str, Any]:
         """Return where this actor runs."""
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
@@ -48,8 +48,8 @@ class ClientActor(_Actor, Worker):
     """
 
     def __init__(self, run: str, plan: Plan, data: FederatedData, gpu_share: float) -> None:
-        self._begin(f"{run} clients")
-        end_with_its_gpu()
+        self._set_up_process(f"{run} clients")
+        exit_on_gpu_failure()
         if plan.engine.device == "cuda":
             cap_gpu_memory(gpu_share)
         super().__init__(plan, data)
@@ -68,5 +68,5 @@ class ServerActor(_Actor, Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
 
     def __init__(self, run: str, plan: Plan, data: FederatedData) -> None:
-        self._begin(f"{run} server")
+        self._set_up_process(f"{run} server")
         super().__init__(plan, data)

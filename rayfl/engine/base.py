@@ -21,7 +21,7 @@ from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.settings import Training
 
-Group = tuple[int, ...]
+ClientGroup = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
 
 LOOP_GROUPS = 32
@@ -30,7 +30,7 @@ GROUP_SIZE = 32
 """A large cohort is cut into groups of so many clients at most: each group costs a sum of all parameters."""
 
 
-STACK, STACKS = 32, 8
+AUTO_STACK_SIZE, AUTO_STACKS = 32, 8
 """Where ``stack`` is auto, a cohort is cut into so many stacks at most, unless they had more than so many
 clients each: so many actors have one stack each, and results must not depend on how many there are.
 """
@@ -95,9 +95,13 @@ class Engine(Settings, ABC, place="engine"):
         return replace(self, stack=self._stack(cohort))
 
     def _stack(self, cohort: int) -> int:
-        return max(1, min(STACK, math.ceil(cohort / STACKS))) if self.stack == "auto" else self.stack
+        return (
+            max(1, min(AUTO_STACK_SIZE, math.ceil(cohort / AUTO_STACKS)))
+            if self.stack == "auto"
+            else self.stack
+        )
 
-    def groups(self, cohort: Sequence[int]) -> list[Group]:
+    def groups(self, cohort: Sequence[int]) -> list[ClientGroup]:
         """Cut a cohort into the groups that are trained and summed together; they never depend on placement.
 
         Args:
@@ -115,9 +119,9 @@ class Engine(Settings, ABC, place="engine"):
         return f"{type(self).__name__} ({self.execution} on {self.device}, {counted(self.threads, 'thread')})"
 
     @abstractmethod
-    def preparing(
+    def start_in_background(
         self, run: str, quiet: bool = True, in_group: bool = False
-    ) -> AbstractContextManager[Started]:
+    ) -> AbstractContextManager[EngineSession]:
         """Start what does not depend on the data, while they are loaded and checked.
 
         It has started when the context is left; leaving it by an exception undoes it.
@@ -132,14 +136,14 @@ class Engine(Settings, ABC, place="engine"):
         """
 
 
-class Started(ABC):
+class EngineSession(ABC):
     """An engine that has started for one run; its workers stop it when they are closed."""
 
-    def watchers(self) -> list[Any]:
+    def round_callbacks(self) -> list[Any]:
         """Return callbacks that report every round to what the processes run on."""
         return []
 
-    def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
+    def share_data(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
         """Return the data in memory that all processes share; the caller's copy can go before they start.
 
         Args:
@@ -149,12 +153,12 @@ class Started(ABC):
         return data
 
     @abstractmethod
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return the server and the workers, not yet started.
 
         Args:
             plan: the federation.
-            data: as ``share`` has returned them.
+            data: as ``share_data`` has returned them.
             groups: how many groups of clients a round trains: at most as many workers have work.
         """
 
@@ -193,14 +197,14 @@ class Plan:
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
     @property
-    def paths(self) -> list[str]:
+    def import_paths(self) -> list[str]:
         """The import paths of nets and metrics in the plan."""
         nets = (*self.nets, *self.method.architectures.values())
         names = [*self.metrics, *(net.path if isinstance(net, Module) else net for net in nets)]
         return [name for name in names if isinstance(name, str) and "." in name]
 
     @property
-    def goes_by_rounds(self) -> bool:
+    def depends_on_total_rounds(self) -> bool:
         """Whether a round depends on the total number of rounds: such a run cannot be made longer."""
         return self.method.uses_rounds or self.training.schedule.uses_rounds
 
@@ -209,11 +213,11 @@ SERVER = -1
 """The number by which the server is called."""
 
 
-class Lost(Shortage):
+class WorkersLost(Shortage):
     """Processes of a federation have died, and their state is lost."""
 
 
-class Gone(Shortage):
+class ClusterLost(Shortage):
     """The cluster of a federation is gone, so no process can be started again."""
 
 
@@ -233,7 +237,7 @@ class Workers(ABC):
         """Return the number of workers; 0 before the start and after a stop."""
 
     @abstractmethod
-    def start(self, shrink: bool) -> None:
+    def start(self, allow_fewer: bool) -> None:
         """Start the server and the workers that do not run.
 
         Args:
@@ -259,27 +263,27 @@ class Workers(ABC):
             references: as ``call`` has returned them.
 
         Raises:
-            Lost: processes have died.
+            WorkersLost: processes have died.
         """
 
-    def host(self, k: int) -> Any:  # noqa: B027 - only some have several
+    def host_of(self, k: int) -> Any:  # noqa: B027 - only some have several
         """Return the host of a worker, or of the ``SERVER``; here all are on one."""
 
-    def grow(self) -> None:  # noqa: B027 - only some can
+    def add_workers(self) -> None:  # noqa: B027 - only some can
         """Add workers for which there is room now; the others keep their numbers."""
 
     def check(self) -> None:  # noqa: B027 - only processes of their own can lose what they run on
         """Check that the cluster of the processes is alive.
 
         Raises:
-            Gone: it is not.
+            ClusterLost: it is not.
         """
 
     @abstractmethod
     def stop(self) -> None:
         """Stop the server and the workers, so that others can be started."""
 
-    def survive(self) -> None:
+    def keep_survivors(self) -> None:
         """Keep the processes that are alive after a loss; here none."""
         self.stop()
 

@@ -20,9 +20,9 @@ from rayfl.system.memory import available_memory
 from rayfl.training.state import State, put_together, take_apart
 from rayfl.training.sums import payload_bytes
 
-UNASKED = 256 * 2**20
+ALWAYS_KEPT_BYTES = 256 * 2**20
 """Bytes of states that are kept in memory however little is free."""
-AHEAD = 8
+READ_AHEAD_STATES = 8
 """States that the system is asked to read before their turn."""
 
 
@@ -58,16 +58,16 @@ class ClientStates(MutableMapping[int, State]):
         self._bytes = 0  # of these
         self._places: dict[int, _Place] = {}  # of the others
         self._ahead: Iterator[int] = iter(())  # whom the system has not been asked to read yet
-        self._disk: _Disk | None = None
+        self._disk: _StateFile | None = None
 
-    def shared_by(self, workers: int) -> None:
+    def set_worker_count(self, workers: int) -> None:
         """Set how many workers share this machine's memory."""
         self._workers, self._limit = workers, None
 
-    def expect(self, ids: Iterable[int]) -> None:
+    def expect_reads(self, ids: Iterable[int]) -> None:
         """Announce whose states will be read, in this order: the system reads some of them ahead."""
         self._ahead = iter([i for i in ids if i in self._places])
-        self._read_ahead(AHEAD)
+        self._read_ahead(READ_AHEAD_STATES)
 
     def _read_ahead(self, count: int) -> None:
         for id in islice(self._ahead, count):
@@ -95,11 +95,11 @@ class ClientStates(MutableMapping[int, State]):
         if id in self:
             del self[id]
         size = payload_bytes(state)
-        if not self._here or self._bytes + size <= self._most(size):
+        if not self._here or self._bytes + size <= self._memory_limit(size):
             self._here[id] = state, size
             self._bytes += size
         else:
-            self._disk = self._disk or _Disk()
+            self._disk = self._disk or _StateFile()
             self._places[id] = self._disk.write(state)
 
     def __delitem__(self, id: int) -> None:
@@ -108,19 +108,19 @@ class ClientStates(MutableMapping[int, State]):
         elif (place := self._places.pop(id)) and self._disk is not None:
             self._disk.free.setdefault(place.size, []).append(place.start)
 
-    def _most(self, more: int) -> float:
+    def _memory_limit(self, more: int) -> float:
         """Return how many bytes may stay in memory when ``more`` are added."""
         if self._limit is None:
             if self._memory is not None:
                 self._limit = self._memory / self._workers
-            elif self._bytes + more <= UNASKED:
-                return UNASKED
+            elif self._bytes + more <= ALWAYS_KEPT_BYTES:
+                return ALWAYS_KEPT_BYTES
             else:
-                self._limit = max(UNASKED, (available_memory() / self._workers + self._bytes) / 2)
+                self._limit = max(ALWAYS_KEPT_BYTES, (available_memory() / self._workers + self._bytes) / 2)
         return self._limit
 
 
-class _Disk:
+class _StateFile:
     """A file without a name.
 
     Attributes:
@@ -131,11 +131,11 @@ class _Disk:
     """
 
     def __init__(self) -> None:
-        self._folder = overflow()
+        self._folder = spill_folder()
         try:
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115, it lives on
         except OSError as error:
-            raise self._told(error) from error
+            raise self._disk_shortage(error) from error
         self._end = 0
         self.free: dict[int, list[int]] = {}
 
@@ -158,7 +158,7 @@ class _Disk:
                     done = os.pwrite(self._file.fileno(), content, at)
                     at, content = at + done, content[done:]
         except OSError as error:
-            raise self._told(error) from error
+            raise self._disk_shortage(error) from error
         self._end = max(self._end, at)
         return _Place(start, size, structure, layout)
 
@@ -174,11 +174,11 @@ class _Disk:
                         raise OSError(errno.EIO, "it has become shorter")
                     at, content = at + done, content[done:]
         except OSError as error:
-            raise self._told(error) from error
+            raise self._disk_shortage(error) from error
         state: State = put_together(place.structure, tensors)
         return state
 
-    def _told(self, error: OSError) -> Shortage:
+    def _disk_shortage(self, error: OSError) -> Shortage:
         return Shortage(
             self._folder,
             "has no room for the clients' states, which do not fit into memory (engine.state_memory): "
@@ -186,7 +186,7 @@ class _Disk:
         )
 
 
-def overflow() -> Path:
+def spill_folder() -> Path:
     """Return the folder of states and of what Ray spills: on a disk, as ``/var/tmp`` always is."""
     lasting = Path("/var/tmp")
     return lasting if "TMPDIR" not in os.environ and os.access(lasting, os.W_OK) else Path(gettempdir())

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
-from rayfl.engine.guard import RAY_COMES_UP
+from rayfl.engine.guard import RAY_START_LOCK
 from rayfl.engine.hosts import put_by_value
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import ray_client, services, with_token
@@ -28,19 +28,19 @@ from rayfl.system.text import warn
 PULSE = 1.0
 """Seconds between two checks of Ray's own processes; after a minute Ray ends the driver."""
 
-RECONNECT = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) - 5  # noqa: SIM112
+RECONNECT_SECONDS = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) - 5  # noqa: SIM112
 """Seconds for which the GCS of a cluster that was joined may be away: somewhat less than Ray itself waits."""
 
-ANSWER = 5.0
+ANSWER_SECONDS = 5.0
 """Seconds in which a cluster must answer when it is joined."""
 
-ENLARGED = 600.0
+AUTOSCALING_SECONDS = 600.0
 """Seconds to wait by default for what does not fit on a cluster that Ray can enlarge."""
 NODE_GROUP = "ray.io/node-group"
 """The label that hosts of a cluster with an autoscaler have: Ray makes it of ``RAY_NODE_TYPE_NAME``."""
 
 
-def patience(asked: float | Literal["auto"]) -> float:
+def wait_seconds(asked: float | Literal["auto"]) -> float:
     """Return the seconds to wait for what does not fit on the cluster.
 
     Where an autoscaler adds hosts, it labels each with its node group, as
@@ -51,7 +51,7 @@ def patience(asked: float | Literal["auto"]) -> float:
     """
     if asked != "auto":
         return asked
-    return ENLARGED if any(NODE_GROUP in node.get("Labels", {}) for node in ray.nodes()) else 0.0
+    return AUTOSCALING_SECONDS if any(NODE_GROUP in node.get("Labels", {}) for node in ray.nodes()) else 0.0
 
 
 class Cluster:
@@ -76,15 +76,17 @@ class Cluster:
         self._connecting = self._thread.submit(self._connect, address, dashboard)
 
     def _connect(self, address: str | None, dashboard: bool) -> Callable[..., None] | None:
-        with RAY_COMES_UP:
+        with RAY_START_LOCK:
             self.is_own = address is None and not ray.is_initialized()
-            self._patience = 0.0 if self.is_own else RECONNECT  # its own GCS never comes back
+            self._reconnect_seconds = (
+                0.0 if self.is_own else RECONNECT_SECONDS
+            )  # its own GCS never comes back
             leave = connect(address, dashboard)
             if leave and self._abandoned.is_set():
                 leave()
             return None if self._abandoned.is_set() else leave
 
-    def wait(self) -> None:
+    def wait_until_up(self) -> None:
         """Wait until the cluster is up; give it up after an exception, such as Ctrl-C.
 
         Raises:
@@ -92,26 +94,26 @@ class Cluster:
         """
         try:
             self._connecting.result()
-            self._parts, self._seen = _parts(), time.monotonic()
+            self._ray_processes, self._seen = _ray_processes(), time.monotonic()
         except BaseException:
             self.abandon()
             raise
 
-    def gone(self, now: bool = False) -> str | None:
+    def dead_process(self, now: bool = False) -> str | None:
         """Return which of Ray's own processes is dead, without which nothing can be started or stopped.
 
         Args:
             now: whether the GCS of a cluster that was joined counts as dead at once.
         """
-        away = [name for name, at in self._parts.items() if _refuses(at)]
-        gcs = [*self._parts][:1]
+        away = [name for name, at in self._ray_processes.items() if _refuses_connection(at)]
+        gcs = [*self._ray_processes][:1]
         if away != gcs:
             self._seen = time.monotonic()
-        elif not now and time.monotonic() - self._seen < self._patience:
+        elif not now and time.monotonic() - self._seen < self._reconnect_seconds:
             return None
         return next(iter(away), None)
 
-    def put(self, data: FederatedData) -> FederatedData:
+    def put_data(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
 
         Images in a cache file stay there, and every process of this host maps them; where there are more
@@ -124,10 +126,10 @@ class Cluster:
         view: FederatedData = ray.get(self.shared)
         return view
 
-    def reach_all(self, data: FederatedData) -> None:
+    def share_with_new_hosts(self, data: FederatedData) -> None:
         """Send images in a cache file to hosts that have joined since the data were shared."""
         if not self._travels and type(data.dataset.inputs) is not np.ndarray:
-            self.put(data)
+            self.put_data(data)
 
     def abandon(self) -> None:
         """Give the cluster up before it was used: an error message need not wait for it."""
@@ -138,11 +140,11 @@ class Cluster:
     def close(self) -> None:
         """Stop the cluster if it was started here."""
         if leave := self._connecting.result():
-            leave(broken=self.gone(now=True) is not None)
+            leave(broken=self.dead_process(now=True) is not None)
         self._thread.shutdown()
 
 
-def _parts() -> dict[str, tuple[str, int]]:
+def _ray_processes() -> dict[str, tuple[str, int]]:
     """Return the addresses of the Ray processes that this process depends on, by their names."""
     if ray_client.is_connected():  # they are out of reach, and a server of Ray's stands between
         return {}
@@ -156,7 +158,7 @@ def _parts() -> dict[str, tuple[str, int]]:
     }
 
 
-def _refuses(address: tuple[str, int]) -> bool:
+def _refuses_connection(address: tuple[str, int]) -> bool:
     """Return whether an address refuses connections; a network that is silent may come back."""
     try:
         socket.create_connection(address, timeout=1.0).close()
@@ -187,8 +189,8 @@ def connect(address: str | None, dashboard: bool = False) -> Callable[..., None]
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if address is not None:
-        with _reaching(address):
-            ray.init(address=_answering(address), logging_level=logging.ERROR)
+        with _unreachable_as_error(address):
+            ray.init(address=_reachable_address(address), logging_level=logging.ERROR)
         return lambda broken=False: ray.shutdown()
     if other := os.environ.get("RAY_ADDRESS"):
         warn(
@@ -204,12 +206,12 @@ def check_address(address: str) -> None:
     A process that has joined a cluster goes on in that one; :func:`connect` looks whether it is meant.
     """
     if not ray.is_initialized():
-        with _reaching(address):
-            _answering(address)
+        with _unreachable_as_error(address):
+            _reachable_address(address)
 
 
 @contextmanager
-def _reaching(address: str) -> Iterator[None]:
+def _unreachable_as_error(address: str) -> Iterator[None]:
     try:
         yield
     except AuthenticationError as error:
@@ -228,7 +230,7 @@ def _reaching(address: str) -> Iterator[None]:
         ) from error
 
 
-def _answering(address: str) -> str:
+def _reachable_address(address: str) -> str:
     """Return the address of a cluster that answers: where none does, Ray would try for ten minutes.
 
     ``auto`` is what ``RAY_ADDRESS`` says, or the cluster of the last ``ray start`` on this host. Ray itself
@@ -245,7 +247,7 @@ def _answering(address: str) -> str:
     host, _, port = found.removeprefix("ray://").rpartition(":")
     if host and port.isdigit() and "/" not in host:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
             if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
                 _check_speaks(f"{host}:{port}")
         except OSError as error:
@@ -262,12 +264,12 @@ def _check_speaks(address: str) -> None:
 
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            grpc.channel_ready_future(channel).result(ANSWER)
+            grpc.channel_ready_future(channel).result(ANSWER_SECONDS)
         except grpc.FutureTimeoutError:
             raise OSError("what listens there is not Ray") from None
         asked = with_token(channel).unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
         try:
-            asked(b"", timeout=ANSWER)
+            asked(b"", timeout=ANSWER_SECONDS)
         except grpc.RpcError as error:  # whatever else is wrong, Ray will say
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise AuthenticationError(error.details()) from None

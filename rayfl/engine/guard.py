@@ -19,19 +19,19 @@ from rayfl.methods import Method
 from rayfl.system.own_code import is_own
 from rayfl.training.params import Params
 
-MEMORY = (
+MEMORY_ADVICE = (
     "A method has no memory of its own: other processes do not see the change, and a resumed run has lost "
     "it. What a client has to remember belongs into the state that local_update returns, the server's into "
     "aggregate's"
 )
 """What a method should do instead of changing itself."""
-DRAW = (
+DRAW_ADVICE = (
     "Draw with client.generator(purpose) or, on the server, with self.generator(purpose, round); inside a "
     "loss by rayfl.training.noise with batch.key"
 )
 """What a method should draw from."""
 GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")
-RAY_COMES_UP = threading.Lock()
+RAY_START_LOCK = threading.Lock()
 """Held while a thread of this process starts or joins Ray. Ray draws from Python's generator then, and the
 guard could not tell its draws from a method's."""
 
@@ -56,22 +56,24 @@ class Guard:
         device: torch.device,
         call: str,
         when: str,
-        memory: str = MEMORY,
-        draw: str = DRAW,
+        memory: str = MEMORY_ADVICE,
+        draw: str = DRAW_ADVICE,
     ) -> None:
         self._thing, self._device = thing, device
         self._call, self._when = f"{type(thing).__name__}.{call}", when
         self._memory, self._draw = memory, draw
-        self._attributes, self._drawn = _attributes(thing), _generators(device)
-        self._inside = Handed(**{name: [value] for name, value in self._attributes.items()})
+        self._public_attributes, self._drawn = _public_attributes(thing), _generator_states(device)
+        self._inside = Snapshot(**{name: [value] for name, value in self._public_attributes.items()})
 
     def check(self) -> None:
         """Refuse changes and draws since."""
-        before, now = self._attributes, _attributes(self._thing)
+        before, now = self._public_attributes, _public_attributes(self._thing)
         others = (name for name in {**before, **now} if before.get(name, self) is not now.get(name, self))
-        if changed := next(others, None) or self._inside.changed():
+        if changed := next(others, None) or self._inside.first_change():
             raise BadCode(self._call, f"has changed {changed} ({self._when}). {self._memory}")
-        for generator, before, after in zip(GENERATORS, self._drawn, _generators(self._device), strict=False):
+        for generator, before, after in zip(
+            GENERATORS, self._drawn, _generator_states(self._device), strict=False
+        ):
             if before != after and None not in (before, after):
                 raise BadCode(
                     self._call,
@@ -79,14 +81,14 @@ class Guard:
                     f"on which process computes what. {self._draw}",
                 )
 
-    def check_handed(self, handed: Handed, whose: str = "") -> None:
+    def check_unchanged(self, handed: Snapshot, whose: str = "") -> None:
         """Refuse changes of what was handed out.
 
         Args:
             handed: what it was before.
             whose: for messages, such as ``client 3``.
         """
-        if place := handed.changed():
+        if place := handed.first_change():
             when = f"{whose} in {self._when}" if whose else self._when
             raise BadCode(
                 self._call,
@@ -96,17 +98,17 @@ class Guard:
 
 
 @contextmanager
-def guarded(
+def guard_call(
     thing: Any, device: torch.device, call: str, when: str, **handed: Sequence[Any]
 ) -> Iterator[None]:
     """Refuse draws in the body, and changes of the thing or of what it is handed."""
-    guard, before = Guard(thing, device, call, when), Handed(**handed)
+    guard, before = Guard(thing, device, call, when), Snapshot(**handed)
     yield
     guard.check()
-    guard.check_handed(before)
+    guard.check_unchanged(before)
 
 
-class Handed:
+class Snapshot:
     """The arguments of a method, as they are before a call.
 
     Args:
@@ -131,7 +133,7 @@ class Handed:
                 self._nodes.append((node, values, list(values)))
                 open_ += values
 
-    def changed(self) -> str | None:
+    def first_change(self) -> str | None:
         """Return where something has changed since; None if nothing has."""
         changed = {id(t) for t, version in self._versions if t._version != version}
         for node, values, held in self._nodes:
@@ -139,26 +141,26 @@ class Handed:
                 changed.add(id(node))
         if not changed:
             return None
-        places = (_places(tree, changed, name) for name, nest in self._trees.items() for tree in nest)
+        places = (_changed_places(tree, changed, name) for name, nest in self._trees.items() for tree in nest)
         return next(itertools.chain.from_iterable(places))
 
 
-def _attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
+def _public_attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
     """Return public attributes, also of a method that is wrapped."""
     found, cls = dict[str, Any](), thing.__class__
-    for owner in (*_own(cls), thing):
+    for owner in (*_own_classes(cls), thing):
         found |= {prefix + name: value for name, value in vars(owner).items() if not name.startswith("_")}
     wrapped = found.get(f"{prefix}of")
-    return found | _attributes(wrapped, f"{prefix}of.") if isinstance(wrapped, Method) else found
+    return found | _public_attributes(wrapped, f"{prefix}of.") if isinstance(wrapped, Method) else found
 
 
 @functools.cache
-def _own(cls: type) -> list[type]:
+def _own_classes(cls: type) -> list[type]:
     """Return the class and those below it whose attributes may change: the user's own."""
     return [each for each in cls.__mro__ if is_own(each)]
 
 
-def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
+def _changed_places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
     """Yield the places of changed values in a nest, as Python expressions."""
     if isinstance(tree, Params):
         tree = tree.tensors
@@ -166,16 +168,16 @@ def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
         yield place
     elif isinstance(tree, dict):
         for key, value in tree.items():
-            yield from _places(value, changed, f"{place}[{key!r}]")
+            yield from _changed_places(value, changed, f"{place}[{key!r}]")
     elif isinstance(tree, list | tuple):
         for number, value in enumerate(tree):
-            yield from _places(value, changed, f"{place}[{number}]")
+            yield from _changed_places(value, changed, f"{place}[{number}]")
 
 
-def _generators(device: torch.device) -> list[Any]:
+def _generator_states(device: torch.device) -> list[Any]:
     """Return the states of ``GENERATORS``; None for one from which others draw, too."""
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
     numpys = (state["pos"], state["key"].tobytes())
-    pythons = None if RAY_COMES_UP.locked() else random.getstate()
+    pythons = None if RAY_START_LOCK.locked() else random.getstate()
     states: list[Any] = [torch.get_rng_state().numpy().tobytes(), numpys, pythons]
     return [*states, torch.cuda.get_rng_state(device).numpy().tobytes()] if device.type == "cuda" else states

@@ -19,8 +19,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayfl.errors import Conflict
 from rayfl.record import folder
 from rayfl.record.folder import processor, sources_in, version_of
-from rayfl.settings.imports import NAMED_ELSEWHERE, named
-from rayfl.system.own_code import MAIN, changed, digests, imports_late
+from rayfl.settings.imports import NAMED_ELSEWHERE, import_by_path
+from rayfl.system.own_code import MAIN, changed_code, code_digests, imports_late
 from rayfl.system.text import warn
 
 # Else the fields of a dataclass that arrive by value have another one, and defaults that they do not have.
@@ -55,38 +55,38 @@ def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ())
     Raises:
         Conflict: in a process that receives it: this code is another one there.
     """
-    parts = thing, {path: named(path) for path in paths}
+    parts = thing, {path: import_by_path(path) for path in paths}
     files = {name: digest for name, digest in code.items() if not name.startswith(f"{MAIN}.")}
     modules = files.keys() & sys.modules.keys()
     with by_value(modules):
         try:
             late = {name for name in files if imports_late(name)}
-            reason = ", ".join(sorted(late | _Look(parts, modules).by_name))
+            reason = ", ".join(sorted(late | _ByNameFinder(parts, modules).by_name))
         except Exception as error:
             reason = str(error)
         if not reason:
-            return ray.put(_Sent(*parts, {}))
+            return ray.put(_SentObject(*parts, {}))
     warn(
         f"your code cannot be sent to actors as it is here ({reason}), because of a lock, a cached function "
         "or an import within a function: actors import all of it, and do not see what a script or a notebook "
         "has changed in it"
     )
-    return ray.put(_Sent(*parts, files))
+    return ray.put(_SentObject(*parts, files))
 
 
-class _Sent:
+class _SentObject:
     """A sent object, with what import paths name, and with digests of code that is sent by name."""
 
     def __init__(self, thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> None:
         self._parts = thing, names, code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, self._parts
+        return _receive_object, self._parts
 
 
-def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
+def _receive_object(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> Any:
     """Return a received object; refuse if the code here differs from that at the start."""
-    if other := changed(code, digests(code)):
+    if other := changed_code(code, code_digests(code)):
         raise Conflict(
             other[0],
             "is not the code with which the run was started: its file has been changed since, or is another "
@@ -96,7 +96,7 @@ def _receive(thing: Any, names: Mapping[str, Any], code: Mapping[str, str]) -> A
     return thing
 
 
-class _Look(cloudpickle.Pickler):
+class _ByNameFinder(cloudpickle.Pickler):
     """Finds the modules, of some given ones, of which something in a thing would be sent by name."""
 
     def __init__(self, thing: Any, modules: Collection[str]) -> None:
@@ -143,14 +143,14 @@ def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
     """
     everywhere = {"this process": here, **hosts}
     for name, having in (("rayfl", everywhere), ("torch", hosts), ("numpy", hosts)):
-        for host, problem in _differences(name, having):
+        for host, problem in _host_differences(name, having):
             raise Conflict(host, problem, "install the same one on every host")
     for name, having in (("torch", everywhere), ("processor", hosts), ("GPU", hosts)):
-        for host, problem in _differences(name, having)[:1]:
+        for host, problem in _host_differences(name, having)[:1]:
             warn(f"{host} {problem}: results may differ in their last bits")
 
 
-def _differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
+def _host_differences(name: str, having: Mapping[str, Software]) -> list[tuple[str, str]]:
     """Return the places whose version of something differs from that of the first, with messages."""
     there = [(place, each[name]) for place, each in having.items() if each.get(name)]
     return [

@@ -11,12 +11,12 @@ from typing import Any, Self
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import SERVER, Engine, Plan, Started, Workers
+from rayfl.engine.base import SERVER, Engine, EngineSession, Plan, Workers
 from rayfl.engine.process import cap_gpu_memory, check_gpu, reserved_gpus
 from rayfl.engine.server import Server
-from rayfl.engine.set_up import on_trial
+from rayfl.engine.set_up import ignore_trial_errors
 from rayfl.engine.worker import Worker
-from rayfl.training.stacked import differs
+from rayfl.training.stacked import discrepancy
 
 
 class Inline(Engine):
@@ -36,26 +36,28 @@ class Inline(Engine):
         return torch.cuda.is_available() and reserved_gpus() != 0
 
     @contextmanager
-    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+    def start_in_background(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> Iterator[EngineSession]:
         """Start nothing: this process runs already."""
-        yield ThisProcess()
+        yield InlineEngineSession()
 
 
-class ThisProcess(Started):
+class InlineEngineSession(EngineSession):
     """The process in which an inline federation runs."""
 
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return the server and one worker for all clients."""
         if plan.engine.device == "cuda":
             cap_gpu_memory(reserved_gpus() or 0)
         return InlineWorkers(plan, data)
 
 
-def stack_differs(plan: Plan, data: FederatedData) -> str:
+def stack_difference(plan: Plan, data: FederatedData) -> str:
     """Return how training in a stack would differ from training in a loop; empty if it would not.
 
     Two clients of each net take the first steps of all fits of the first round, see
-    :func:`rayfl.training.stacked.differs`, in float64 on the CPU; in float32 where a net takes no other.
+    :func:`rayfl.training.stacked.discrepancy`, in float64 on the CPU; in float32 where a net takes no other.
 
     Raises:
         UserError: the clients' training does.
@@ -72,10 +74,12 @@ def stack_differs(plan: Plan, data: FederatedData) -> str:
         training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
         workers = InlineWorkers(replace(plan, engine=loop, training=training), data)
         try:
-            with on_trial():  # unless the precision is the reason, the run in the loop raises it again
-                workers.start(shrink=False)
+            with (
+                ignore_trial_errors()
+            ):  # unless the precision is the reason, the run in the loop raises it again
+                workers.start(allow_fewer=False)
                 download = workers.call(SERVER, "download", ids)
-                return differs(workers.call(0, "updates", download, ids), tolerance)
+                return discrepancy(workers.call(0, "updates", download, ids), tolerance)
         finally:
             workers.close()
     return ""
@@ -96,7 +100,7 @@ class InlineWorkers(Workers):
     def __len__(self) -> int:
         return int(self.worker is not None)
 
-    def start(self, shrink: bool) -> None:
+    def start(self, allow_fewer: bool) -> None:
         """Build both, each with a method of its own: setting it up must not touch the user's object."""
         self.server = Server(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
         self.worker = Worker(replace(self._plan, method=deepcopy(self._plan.method)), self._data)

@@ -20,14 +20,18 @@ import ray
 from ray.job_config import JobConfig
 
 import rayfl
-from rayfl.engine.client_states import overflow
+from rayfl.engine.client_states import spill_folder
 from rayfl.engine.ray_private import ray_constants, services
 from rayfl.errors import BadValue, Shortage, UserError
-from rayfl.system.text import tell, warn
+from rayfl.system.text import print_note, warn
 
-UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
+DASHBOARD_VARIABLES = (
+    "RAY_enable_metrics_collection",
+    "RAY_task_events_report_interval_ms",
+    "RAY_event_stats",
+)
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
-PROMPT = {
+FAST_CONNECT = {
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
 }
@@ -35,7 +39,7 @@ PROMPT = {
 METRICS_PORTS = ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT")
 """Ports at which Ray answers everybody, without a token. It has no switch for them, and goes on without."""
 NO_PORT = "-1"
-PATIENT = {
+SLOW_PARENT_CHECKS = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
 }
@@ -44,15 +48,17 @@ GCS_LIMIT = "RAY_gcs_server_port_wait_time_s"
 """The variable that says how many seconds Ray's GCS may take to start."""
 SPILLS = {"RAY_object_spilling_directory", "RAY_object_spilling_config"}
 """The variables by which a user says where Ray spills."""
-TRIES = (1, 2, 4)
+START_TRIES = (1, 2, 4)
 """How many times as long as usual Ray's parts may take to start, try after try."""
-ROOM = 2**20
+MIN_FREE_BYTES = 2**20
 """Bytes without which Ray cannot start, or write that it cannot."""
-USUAL = 30
+USUAL_SECONDS = 30
 """Seconds that Ray gives its GCS to start, and then the node."""
 
 
-LONGEST = 107 - len("/rayfl-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+MAX_FOLDER_BYTES = 107 - len(
+    "/rayfl-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+)
 """Most bytes of the name of a folder in which Ray can have its sockets: the kernel takes no longer paths."""
 CLEAN_UP = """
 trap '' HUP INT TERM
@@ -87,14 +93,14 @@ class LocalRay:
 
     def __init__(self, dashboard: bool) -> None:
         make_token()
-        started = patiently(partial(self._begin, dashboard))
+        started = retry_start(partial(self._try_start, dashboard))
         if dashboard:
-            tell(f"dashboard   http://{started.dashboard_url}, for the time of the run")
+            print_note(f"dashboard   http://{started.dashboard_url}, for the time of the run")
 
-    def _begin(self, dashboard: bool, times: int) -> Any:
-        """Start it, or clean up after a failure; see :func:`patiently`."""
-        spilling = os.environ.get("RAY_TMPDIR") or overflow()
-        self._folders = [tempfile.mkdtemp(prefix="rayfl-", dir=at) for at in (temporary_place(), spilling)]
+    def _try_start(self, dashboard: bool, times: int) -> Any:
+        """Start it, or clean up after a failure; see :func:`retry_start`."""
+        spilling = os.environ.get("RAY_TMPDIR") or spill_folder()
+        self._folders = [tempfile.mkdtemp(prefix="rayfl-", dir=at) for at in (temporary_folder(), spilling)]
         self._cleaner = subprocess.Popen(
             ["/bin/sh", "-c", CLEAN_UP, "sh", *self._folders],
             stdin=subprocess.PIPE,
@@ -102,17 +108,23 @@ class LocalRay:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        settings = PATIENT | dict.fromkeys(METRICS_PORTS, NO_PORT)
-        settings |= {} if dashboard else dict.fromkeys(UNREAD, "0")
+        settings = SLOW_PARENT_CHECKS | dict.fromkeys(METRICS_PORTS, NO_PORT)
+        settings |= {} if dashboard else dict.fromkeys(DASHBOARD_VARIABLES, "0")
         settings = {name: value for name, value in settings.items() if name not in os.environ}
-        if PROMPT.keys().isdisjoint(os.environ):  # half of it would change how long they wait altogether
-            attempts = {name: str(times * int(value)) for name, value in PROMPT.items() if "attempts" in name}
-            settings |= PROMPT | attempts
+        if FAST_CONNECT.keys().isdisjoint(
+            os.environ
+        ):  # half of it would change how long they wait altogether
+            attempts = {
+                name: str(times * int(value)) for name, value in FAST_CONNECT.items() if "attempts" in name
+            }
+            settings |= FAST_CONNECT | attempts
         try:
             with (
-                _environment(settings),  # this cluster's alone: another one may have a dashboard
-                _replaced(services, "ConsolePopen", partial(self._start, services.ConsolePopen)),
-                _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
+                _set_environment(settings),  # this cluster's alone: another one may have a dashboard
+                _patch_attribute(
+                    services, "ConsolePopen", partial(self._start_process, services.ConsolePopen)
+                ),
+                _patch_attribute(ray_constants, "ENABLE_RAY_CLUSTER", False),
             ):
                 return ray.init(
                     address="local",
@@ -127,7 +139,7 @@ class LocalRay:
             self.stop(broken=True)
             raise
 
-    def _start(self, popen: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _start_process(self, popen: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Start one of Ray's processes."""
         process = popen(*arguments, **options, start_new_session=True)
         assert self._cleaner.stdin is not None
@@ -154,7 +166,7 @@ class LocalRay:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def patiently(start: Callable[[int], Any]) -> Any:
+def retry_start(start: Callable[[int], Any]) -> Any:
     """Start Ray; if a busy machine does not start it in time, try again with longer limits.
 
     Args:
@@ -164,31 +176,35 @@ def patiently(start: Callable[[int], Any]) -> Any:
         UserError: it has not come up in any try.
     """
     find, reason = services.get_node, ""
-    for times in TRIES:
-        limits = {} if GCS_LIMIT in os.environ else {GCS_LIMIT: str(times * USUAL)}
+    for times in START_TRIES:
+        limits = {} if GCS_LIMIT in os.environ else {GCS_LIMIT: str(times * USUAL_SECONDS)}
         try:
             with (
-                _environment(limits),
-                _replaced(services, "get_node", partial(_found, find, (times - 1) * USUAL)),
+                _set_environment(limits),
+                _patch_attribute(
+                    services, "get_node", partial(_find_node, find, (times - 1) * USUAL_SECONDS)
+                ),
             ):
                 return start(times)
         except Exception as error:
             late = isinstance(error, ConnectionError | TimeoutError)
             if isinstance(error, UserError | OSError) and not late:
                 raise
-            if shutil.disk_usage(place := temporary_place()).free < ROOM:  # of which Ray may not say a word
+            if (
+                shutil.disk_usage(place := temporary_folder()).free < MIN_FREE_BYTES
+            ):  # of which Ray may not say a word
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
             reason = " ".join(str(error).split())
             ray.shutdown()
-            if times != TRIES[-1]:
+            if times != START_TRIES[-1]:
                 warn(f"Ray has not started ({reason}): trying again with longer limits")
     raise Shortage(
-        f"Ray cannot be started on this machine ({reason}), after {len(TRIES)} tries: the machine may be too "
-        "busy, so try again later, or use --engine Inline, which needs no Ray"
+        f"Ray cannot be started on this machine ({reason}), after {len(START_TRIES)} tries: the machine may "
+        "be too busy, so try again later, or use --engine Inline, which needs no Ray"
     )
 
 
-def _found(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
+def _find_node(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
     """Return Ray's data of a node as soon as it has them; Ray itself waits for half a minute."""
     end = time.monotonic() + seconds
     while True:
@@ -200,10 +216,10 @@ def _found(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
             time.sleep(0.1)
 
 
-def temporary_place() -> str:
+def temporary_folder() -> str:
     """Return where Ray would have its folder; ``/tmp`` if that path is too long."""
     wanted = os.path.abspath(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    if len(os.fsencode(wanted)) > LONGEST:
+    if len(os.fsencode(wanted)) > MAX_FOLDER_BYTES:
         return "/tmp"
     if not wanted.isascii():
         raise BadValue(
@@ -215,7 +231,7 @@ def temporary_place() -> str:
 
 
 @contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+def _set_environment(settings: Mapping[str, str]) -> Iterator[None]:
     os.environ |= settings
     try:
         yield
@@ -225,7 +241,7 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+def _patch_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
     before = getattr(module, name)
     setattr(module, name, value)
     try:

@@ -24,7 +24,7 @@ from rayfl.training.state import as_tensor
 
 
 @torch_defaults()
-def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
+def local_pair(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
     """Return a new worker and a new server in this process, on the CPU.
 
     Each has its own copy of the method, because a method is set up for one net.
@@ -75,7 +75,7 @@ class Models:
 
     def __getitem__(self, client: int) -> ClientModels:
         """Return the models of one client."""
-        self._check(client)
+        self._check_client(client)
         return ClientModels(self, client)
 
     def __iter__(self) -> Iterator[ClientModels]:
@@ -97,7 +97,7 @@ class Models:
             client: its number.
             split: ``train``, ``val`` or ``test``.
         """
-        self._check(client)
+        self._check_client(client)
         if not self._has_data:
             raise Missing("these models were read without their data: read them with load_models(folder)")
         return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
@@ -107,9 +107,9 @@ class Models:
 
         They are differentiable by the inputs.
         """
-        self._check(client)
+        self._check_client(client)
         seen = self._worker.client(client, self.round)
-        down = self._server.sent([client]).of(client)
+        down = self._server.build_download([client]).for_client(client)
         untrained, by, given = client not in self.trained, self._worker.plan.counts_by, {}
         if untrained and by is None:
             found = self._worker.state_for_new_clients(range(len(self)))
@@ -123,7 +123,7 @@ class Models:
         A view is absent if its scores are not the output of a single last layer: sums of two models, or
         distances to prototypes.
         """
-        self._check(client)
+        self._check_client(client)
         passed: list[tuple[Tensor, Tensor]] = []
         head = self._worker.client(client, self.round).net.eval.module.head
         hook = head.register_forward_hook(lambda _, inputs, output: passed.append((inputs[0], output)))
@@ -133,26 +133,26 @@ class Models:
             hook.remove()
         return {v: z.to(score) for v, score in scores.items() for z, output in passed if output is score}
 
-    def _check(self, client: int) -> None:
+    def _check_client(self, client: int) -> None:
         if not 0 <= client < len(self):
             raise Unknown(f"client {client}", f"is not there: clients are numbered from 0 to {len(self) - 1}")
 
     def module(self, client: int, view: str) -> nn.Module:
         """Return a view of a client as a module of PyTorch's own; see :meth:`ClientModels.module`."""
         plain = self.plain(client, view)
-        return self._traced(client, view, self.like()) if plain is None else plain
+        return self._traced_module(client, view, self.example_inputs()) if plain is None else plain
 
     def plain(self, client: int, view: str) -> nn.Module | None:
         """Return a view that is a single net as this net, under its own names; None for other views."""
-        self._check(client)
+        self._check_client(client)
         if view not in self.views:
             raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
-        like, own = self.like(), self._worker.client(client, self.round).net
+        like, own = self.example_inputs(), self._worker.client(client, self.round).net
         nets = {own.eval, *(net.eval for net in self._worker.method.nets.values())}
         found = only_net(nets, lambda: self.scores(client, like)[view], like)
-        return None if found is None else _plain(*found)
+        return None if found is None else _plain_module(*found)
 
-    def _traced(self, client: int, view: str, like: Tensor) -> nn.Module:
+    def _traced_module(self, client: int, view: str, like: Tensor) -> nn.Module:
         """Return a graph of the operations that compute the scores of a view that is no single net."""
 
         def scores(x: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Models:
         # A new module has the tensors that are used, the weights, as buffers, and so in its state_dict.
         return torch.fx.GraphModule(graph, graph.graph).eval()
 
-    def like(self) -> Tensor:
+    def example_inputs(self) -> Tensor:
         """Return two inputs as nets take them."""
         dataset = self.data.dataset
         x = torch.from_numpy(dataset.inputs[:1].copy()).expand(2, *dataset.shape)
@@ -229,7 +229,7 @@ class ClientModels:
             return self._models.scores(self.client, x)[view].softmax(1)
 
 
-def _plain(net: Net, weights: Params) -> nn.Module:
+def _plain_module(net: Net, weights: Params) -> nn.Module:
     """Return a net with these weights as modules of PyTorch's own, in evaluation mode."""
     module = deepcopy(net.module)
     for name, value in weights.items():

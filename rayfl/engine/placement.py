@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rayfl.engine.base import Group
+from rayfl.engine.base import ClientGroup
 from rayfl.errors import Shortage
 from rayfl.system.text import counted
 
@@ -48,7 +48,7 @@ class Reservation:
     memory: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
-        return f"{counted(self.actors, 'actor')} with {resources(self.cpus, self.gpus)} each"
+        return f"{counted(self.actors, 'actor')} with {resources_text(self.cpus, self.gpus)} each"
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -62,15 +62,15 @@ class Reservation:
         return [self.bundle] * self.actors + [{"memory": self.memory or 1.0}]
 
 
-def reservation(
+def plan_reservation(
     nodes: Sequence[Mapping[str, float]],
     clients: int,
     actors: int | None,
     clients_per_actor: int | None,
     cpus_per_actor: float | None,
     gpus_per_actor: float,
-    shrink: bool = False,
-    comes: bool = False,
+    allow_fewer: bool = False,
+    may_grow: bool = False,
 ) -> Reservation:
     """Work out the number of actors, and check that they fit.
 
@@ -85,7 +85,7 @@ def reservation(
         comes: whether more hosts may join, so that nothing is refused.
 
     Raises:
-        UserError: they do not fit, or with ``shrink`` not even one; the message has the arithmetic.
+        UserError: they do not fit, or with ``allow_fewer`` not even one; the message has the arithmetic.
     """
     if clients_per_actor is not None:
         count = math.ceil(clients / clients_per_actor)
@@ -93,26 +93,28 @@ def reservation(
         count = actors
     elif gpus_per_actor:
         share = cpus_per_actor or 0.0
-        count = max(1, int(sum(_fitting(node, share, gpus_per_actor) for node in nodes)))
+        count = max(1, int(sum(_actors_that_fit(node, share, gpus_per_actor) for node in nodes)))
     else:
         count = max(1, sum(int(node.get("CPU", 0.0) / (cpus_per_actor or 1.0)) for node in nodes))
-    if actors is None and clients_per_actor is None and (room := _memory(nodes) // ACTOR_MEMORY):
+    if actors is None and clients_per_actor is None and (room := _total_memory(nodes) // ACTOR_MEMORY):
         count = int(min(count, room))
     count = min(count, clients) if actors is None else count
-    if shrink:
+    if allow_fewer:
         least = 0.001 if cpus_per_actor is None else cpus_per_actor
-        room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
+        room = sum(_actors_that_fit(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
-    if comes:  # without memory, which the autoscaler does not know for all kinds of hosts
+    if may_grow:  # without memory, which the autoscaler does not know for all kinds of hosts
         return Reservation(count, 1.0 if cpus_per_actor is None else share, gpus_per_actor)
     # Two federations on one cluster see each other's memory; where Ray has less, it is not reserved.
     held = [int(node.get("memory", 0.0) // ACTOR_MEMORY) for node in nodes]
-    fits = sum(min(n, _fitting(node, share, gpus_per_actor)) for n, node in zip(held, nodes, strict=True))
+    fits = sum(
+        min(n, _actors_that_fit(node, share, gpus_per_actor)) for n, node in zip(held, nodes, strict=True)
+    )
     memory = ACTOR_MEMORY if fits >= count and sum(held) > count else 0.0
     wanted = Reservation(count, share, gpus_per_actor, memory)
     _refuse_too_large(wanted, nodes)
-    if not shrink and (actors is not None or clients_per_actor is not None):
+    if not allow_fewer and (actors is not None or clients_per_actor is not None):
         _refuse_without_memory(wanted, nodes, clients_per_actor)
     return wanted
 
@@ -120,14 +122,14 @@ def reservation(
 def _cpu_share(nodes: Sequence[Mapping[str, float]], actors: int, gpus: float) -> float:
     """Return the most CPUs, at most 1 and in thousandths, with which every one of the actors finds room."""
     for share in (k / 1000 for k in range(1000, 0, -1)):
-        if sum(_fitting(node, share, gpus) for node in nodes) >= actors:
+        if sum(_actors_that_fit(node, share, gpus) for node in nodes) >= actors:
             return share
     return min(
         1.0, sum(node.get("CPU", 0.0) for node in nodes) / actors
     )  # they do not fit, whatever the share
 
 
-def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
+def _actors_that_fit(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     """Return how many actors a node has room for; infinity if they reserve nothing."""
     by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else math.inf
     if not gpus:
@@ -136,34 +138,34 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     return min(by_cpu, math.floor(node.get("GPU", 0.0)) * math.floor(1 / gpus + 1e-9))
 
 
-def room(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+def bundles_that_fit(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
     """Return how many bundles would fit if all free resources were on one node."""
     return int(min(free.get(name, 0.0) / share + 1e-9 for name, share in bundle.items()))
 
 
-def resources(cpus: float, gpus: float) -> str:
+def resources_text(cpus: float, gpus: float) -> str:
     """Return numbers of CPUs and GPUs for people."""
     return f"{counted(cpus, 'CPU')} and {counted(gpus, 'GPU')}"
 
 
 def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]]) -> None:
-    fitting = [_fitting(node, wanted.cpus, wanted.gpus) for node in nodes]
+    fitting = [_actors_that_fit(node, wanted.cpus, wanted.gpus) for node in nodes]
     if sum(fitting) >= wanted.actors:
         return
     found = "; ".join(
-        f"node {k + 1}: {resources(node.get('CPU', 0), node.get('GPU', 0))}, room for {room}"
+        f"node {k + 1}: {resources_text(node.get('CPU', 0), node.get('GPU', 0))}, room for {room}"
         for k, (node, room) in enumerate(zip(nodes, fitting, strict=True))
     )
     raise Shortage(
         "engine.actors",
         f": there is room for {sum(fitting)} of {wanted}, which take "
-        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found})",
+        f"{resources_text(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found})",
         "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor, raise "
         "engine.clients_per_actor, or use a larger cluster",
     )
 
 
-def _memory(nodes: Sequence[Mapping[str, float]]) -> float:
+def _total_memory(nodes: Sequence[Mapping[str, float]]) -> float:
     """Return the memory of all nodes in bytes; 0: unknown."""
     return sum(node.get("memory", 0.0) for node in nodes)
 
@@ -171,7 +173,7 @@ def _memory(nodes: Sequence[Mapping[str, float]]) -> float:
 def _refuse_without_memory(
     wanted: Reservation, nodes: Sequence[Mapping[str, float]], clients_per_actor: int | None
 ) -> None:
-    memory = _memory(nodes)
+    memory = _total_memory(nodes)
     if not memory or wanted.actors * ACTOR_MEMORY <= memory:
         return
     setting = "engine.actors" if clients_per_actor is None else "engine.clients_per_actor"
@@ -184,12 +186,12 @@ def _refuse_without_memory(
     )
 
 
-def place(
-    groups: Sequence[Group],
-    cost: Callable[[Group], float],
-    home: Callable[[Group], int | None],
+def place_groups(
+    groups: Sequence[ClientGroup],
+    cost: Callable[[ClientGroup], float],
+    home: Callable[[ClientGroup], int | None],
     actors: int,
-) -> list[list[Group]]:
+) -> list[list[ClientGroup]]:
     """Divide a round's groups among actors: even work first, then as few moves as that allows.
 
     Longest groups first; each stays at home unless that would take the actor beyond its fair share while
@@ -204,7 +206,7 @@ def place(
     costs = {group: max(cost(group), 1e-9) for group in groups}
     fair = sum(costs.values()) / actors
     loads = [0.0] * actors
-    placed: list[list[Group]] = [[] for _ in range(actors)]
+    placed: list[list[ClientGroup]] = [[] for _ in range(actors)]
     for group in sorted(groups, key=lambda b: (-costs[b], b)):
         freest = min(range(actors), key=loads.__getitem__)
         at_home = home(group)
@@ -228,14 +230,14 @@ class Pace:
         self._speed = np.full(len(samples), np.nan)  # seconds per training sample, of those measured
         self._sum, self._measured = 0.0, 0
 
-    def cost(self, group: Group) -> float:
+    def cost(self, group: ClientGroup) -> float:
         """Return the seconds that a group will take; before the first measurement, its samples."""
         mean = self._sum / self._measured if self._measured else 1.0
         clients = list(group)
         speeds = self._speed[clients]
         return float(np.where(np.isnan(speeds), mean, speeds) @ self._samples[clients])
 
-    def learn(self, seconds: Mapping[Group, float]) -> None:
+    def learn(self, seconds: Mapping[ClientGroup, float]) -> None:
         """Add measurements of how long groups have taken."""
         for group, time in seconds.items():
             clients = list(group)

@@ -17,9 +17,9 @@ from rayfl.errors import Conflict, Missing, Shortage, out_of_memory, text_of
 from rayfl.system.error_report import in_one_line
 from rayfl.system.text import complain
 
-MAPPED = 32 * 2**20
+MMAP_THRESHOLD = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
-CONTEXT = 600e6
+CUDA_CONTEXT_BYTES = 600e6
 """Bytes of GPU memory for CUDA, its libraries and kernels in each process, besides torch's own."""
 
 
@@ -49,7 +49,7 @@ def torch_defaults() -> Iterator[None]:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def federation_lock() -> Iterator[None]:
     """Keep other threads of this process from running a federation meanwhile.
 
     Raises:
@@ -67,7 +67,7 @@ def alone() -> Iterator[None]:
         _RUNNING.release()
 
 
-def end_with_its_gpu() -> None:
+def exit_on_gpu_failure() -> None:
     """End this process if its GPU fails: another one then takes its place."""
     global _replaceable
     _replaceable = True
@@ -136,7 +136,7 @@ def cap_gpu_memory(share: float) -> None:
     """
     if 0 < share < 1 and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(max(0.0, share - CONTEXT / total))
+        torch.cuda.set_per_process_memory_fraction(max(0.0, share - CUDA_CONTEXT_BYTES / total))
 
 
 def check_gpu() -> None:

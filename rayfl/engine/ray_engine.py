@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal, Self
 
 import torch
 
-from rayfl.engine.base import Engine, Started
-from rayfl.engine.placement import RayRequest, Reservation, reservation
+from rayfl.engine.base import Engine, EngineSession
+from rayfl.engine.placement import RayRequest, Reservation, plan_reservation
 from rayfl.errors import BadValue, Conflict, Missing, found_in
 from rayfl.settings import at_least
 from rayfl.system.text import counted, warn
 
 
 @contextmanager
-def _needing_ray() -> Iterator[None]:
+def _missing_ray_as_error() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
@@ -99,7 +99,7 @@ class Ray(Engine):
     def check_address(self) -> None:
         """Refuse an address where no cluster answers."""
         if self.address is not None:
-            with _needing_ray():
+            with _missing_ray_as_error():
                 from rayfl.engine.cluster import check_address
             check_address(self.address)
 
@@ -121,26 +121,28 @@ class Ray(Engine):
         return self.gpus_per_actor > 0
 
     @contextmanager
-    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+    def start_in_background(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> Iterator[EngineSession]:
         """Start or join the cluster in the background, which takes seconds. Warn of an unused GPU."""
-        with _needing_ray():
-            from rayfl.engine.ray_workers import OnRay
+        with _missing_ray_as_error():
+            from rayfl.engine.ray_workers import RayEngineSession
         if not (self.gpus_per_actor or in_group) and self.device == "auto" and torch.cuda.is_available():
             warn(
                 "this machine has a GPU, and clients train on its CPUs, because engine.gpus_per_actor is 0: "
                 "--engine.gpus_per_actor 0.25 gives each actor a quarter of the GPU"
             )
-        started = OnRay(self.request, run, quiet, in_group)
+        started = RayEngineSession(self.request, run, quiet, in_group)
         try:
             yield started
         except BaseException:
             started.abandon()
             raise
-        started.wait()
+        started.wait_until_up()
 
 
 @dataclass(frozen=True)
-class Share:
+class TrialResources:
     """The resources of a trial.
 
     Attributes:
@@ -158,13 +160,15 @@ class Share:
         """Refuse if a federation does not fit on these nodes, even alone."""
         bundle = self.bundles[0]
         with found_in("no trial can be placed on the hosts that are there"):
-            reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
+            plan_reservation(
+                nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+            )
 
 
-def share(
+def trial_resources(
     engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
-    comes: bool = False,
-) -> Share:  # fmt: skip
+    may_grow: bool = False,
+) -> TrialResources:  # fmt: skip
     """Work out the resources of a trial: with ``actors: auto``, trials that run at once share the cluster.
 
     Args:
@@ -182,21 +186,27 @@ def share(
             uses = engine.device == "cuda" or (engine.device == "auto" and gpus > 0)
             part = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0  # several share the GPUs
             wanted = Reservation(1, float(engine.threads), part)
-            if not comes:
-                reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
-            return Share([wanted.bundle], {"engine.device": "cuda" if wanted.gpus else "cpu"}, at_once)
+            if not may_grow:
+                plan_reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
+            return TrialResources(
+                [wanted.bundle], {"engine.device": "cuda" if wanted.gpus else "cpu"}, at_once
+            )
         resolved = engine.resolve()
         actors, hosted, cpus, *_ = asked = engine.request
         if asked.is_auto:
-            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor, comes=comes).actors
+            room = plan_reservation(
+                nodes, 10**6, None, None, cpus, engine.gpus_per_actor, may_grow=may_grow
+            ).actors
             together = min(trials, at_once or room)
             actors = max(1, min(clients, room // together))
-            at_once = at_once if comes else together
-        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
+            at_once = at_once if may_grow else together
+        wanted = plan_reservation(
+            nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, may_grow=may_grow
+        )
     settings = {
         "engine.device": resolved.device,
         "engine.actors": wanted.actors,
         "engine.clients_per_actor": "auto",
         "engine.cpus_per_actor": wanted.cpus,
     }
-    return Share([wanted.bundle] * wanted.actors, settings, at_once)
+    return TrialResources([wanted.bundle] * wanted.actors, settings, at_once)

@@ -11,7 +11,7 @@ from ray.util.metrics import Gauge
 from rayfl.evaluation.metrics import round_accuracy
 from rayfl.record.history import round_totals
 
-NUMBERS = {
+ROUND_METRICS = {
     "round": "Rounds that are done.",
     "loss": "Mean training loss of the last round.",
     "accuracy": "Test accuracy, from 0 to 1, of the last evaluation, by the run's protocol.",
@@ -33,7 +33,7 @@ class RayMetrics:
     def __init__(self, run: str) -> None:
         self._gauges = {
             name: Gauge(f"rayfl_{name}", description=text, tag_keys=("run",))
-            for name, text in NUMBERS.items()
+            for name, text in ROUND_METRICS.items()
         }
         for gauge in self._gauges.values():
             gauge.set_default_tags({"run": run})

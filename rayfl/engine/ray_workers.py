@@ -34,28 +34,28 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.base import SERVER, Gone, Lost, Plan, Started, Workers
-from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.base import SERVER, ClusterLost, EngineSession, Plan, Workers, WorkersLost
+from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
 from rayfl.engine.hosts import ask_hosts, put_by_value
-from rayfl.engine.placement import RayRequest, Reservation, reservation, resources, room
+from rayfl.engine.placement import RayRequest, Reservation, bundles_that_fit, plan_reservation, resources_text
 from rayfl.engine.ray_metrics import RayMetrics
 from rayfl.errors import Shortage, UserError, found_in
-from rayfl.system.text import counted, tell, warn
+from rayfl.system.text import counted, print_note, warn
 
-WAIT = 15.0
+RESOURCE_SECONDS = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
-TOLD = 30.0
+REPORT_SECONDS = 30.0
 """Seconds between two lines that say what the run waits for."""
-LOOK = 5.0
+HOST_CHECK_SECONDS = 5.0
 """Seconds between two checks for hosts that have joined the cluster."""
-PATIENCE = 5.0
+DRAIN_SECONDS = 5.0
 """Seconds after a loss until actors that are dead are known: one that has not answered by then is busy."""
 _STARTED = itertools.count(1)
-GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
+LOSS_ERRORS = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process, a host or an object of theirs is gone."""
 
 
-class OnRay(Cluster, Started):
+class RayEngineSession(Cluster, EngineSession):
     """The cluster on which a run starts its actors.
 
     Attributes:
@@ -70,21 +70,21 @@ class OnRay(Cluster, Started):
         self.request, self.run, self.quiet, self.in_group = request, run, quiet, in_group
         super().__init__(request.address, request.dashboard)
 
-    def watchers(self) -> list[Any]:
+    def round_callbacks(self) -> list[Any]:
         """Return what reports every round to Ray's dashboard and Prometheus, if there may be one."""
         looked_at = self.request.dashboard or self.request.address is not None or self.in_group
         return [RayMetrics(self.run)] if looked_at else []
 
-    def share(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
+    def share_data(self, data: FederatedData, code: Mapping[str, str]) -> FederatedData:
         """Put the data into the object store, once per node."""
         self.code = code
         try:
-            return self.put(data)
+            return self.put_data(data)
         except BaseException:
             self.close()
             raise
 
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return the actors, not yet started."""
         return RayWorkers(self, plan, data, groups)
 
@@ -95,7 +95,7 @@ class RayWorkers(Workers):
     Args:
         started: the cluster, which is closed with them.
         plan: the federation.
-        data: the data, as ``share`` has returned them.
+        data: the data, as ``share_data`` has returned them.
         groups: groups of clients in a round; None: unknown.
 
     Attributes:
@@ -108,65 +108,69 @@ class RayWorkers(Workers):
         server_where: those of the server.
     """
 
-    def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
+    def __init__(
+        self, started: RayEngineSession, plan: Plan, data: FederatedData, groups: int | None
+    ) -> None:
         self._started, self._request = started, started.request
         self.recoveries = started.request.recoveries
         self._plan, self._data = plan, data
         self._sent: Any = None  # the plan, with the code as it is at the first start
         self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen
-        self._most = math.inf  # actors for which there is memory
-        self._forget()
+        self._most_actors = math.inf  # actors for which there is memory
+        self._forget_processes()
 
-    def _forget(self) -> None:
+    def _forget_processes(self) -> None:
         """Forget all processes."""
         self.reserved: Any = None
         self.actors: list[Any] = []
-        self.rooms: list[int | None] = []
+        self.bundle_numbers: list[int | None] = []
         self.server: Any = None
         self.joining: list[tuple[Any, Any]] = []
-        self._look_at = time.monotonic() + LOOK
+        self._look_at = time.monotonic() + HOST_CHECK_SECONDS
 
     def __len__(self) -> int:
         return len(self.actors)
 
     # ---- start and stop
 
-    def start(self, shrink: bool) -> None:
+    def start(self, allow_fewer: bool) -> None:
         """Start the actors that do not run yet, each on its reserved resources."""
         if self.reserved is None:
-            self._wait = patience(self._request.wait)
-            self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
+            self._wait = wait_seconds(self._request.wait)
+            self._reservation = self._reserve_bundles(
+                self._wanted_reservation(allow_fewer, may_grow=self._wait > 0), allow_fewer
+            )
             self._check_hosts(placement_group_table(self.reserved)["bundles_to_node_id"].values())
-        self._sent = self._sent or put_by_value(self._plan, self._started.code, self._plan.paths)
+        self._sent = self._sent or put_by_value(self._plan, self._started.code, self._plan.import_paths)
         if not (self.server or self.actors or self._started.quiet):
-            tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
+            print_note(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
             last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
-            options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
+            options = {"name": self._actor_name("server"), "scheduling_strategy": self._bundle_strategy(last)}
             server = ray.remote(ServerActor).options(num_cpus=0, **options)
             self.server = server.remote(self._started.run, self._sent, self._started.shared)
         for k in range(self._reservation.actors):
-            if k not in self.rooms and len(self.actors) < self._most:
+            if k not in self.bundle_numbers and len(self.actors) < self._most_actors:
                 bundle = self.reserved.bundle_specs[k]
-                self.actors.append(self._new_actor(bundle, scheduling_strategy=self._room(k)))
-                self.rooms.append(k)
-        signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
+                self.actors.append(self._new_actor(bundle, scheduling_strategy=self._bundle_strategy(k)))
+                self.bundle_numbers.append(k)
+        signs = [self.call(k, "report_location") for k in (SERVER, *range(len(self.actors)))]
         while ray.wait(signs, num_returns=len(signs), timeout=PULSE)[1]:
             self.check()
-            if not self._has_all_rooms():  # Ray would start an actor there as soon as there is another host
-                raise Lost("an actor died: its host is lost")
+            if not self._has_all_bundles():  # Ray would start an actor there as soon as there is another host
+                raise WorkersLost("an actor died: its host is lost")
         self.server_where, *self.where = self.get(signs)
         self._share_memory()
 
-    def _name(self, what: str) -> str:
+    def _actor_name(self, what: str) -> str:
         """Return a readable name that no other actor has, not even one that is just ending."""
         return f"{self._started.run} {what} {os.getpid()}-{next(_STARTED)}"
 
-    def _room(self, k: int) -> PlacementGroupSchedulingStrategy:
+    def _bundle_strategy(self, k: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
 
-    def _has_all_rooms(self) -> bool:
+    def _has_all_bundles(self) -> bool:
         return bool(placement_group_table(self.reserved)["state"] == "CREATED")
 
     def _check_hosts(self, ids: Collection[str]) -> None:
@@ -174,22 +178,25 @@ class RayWorkers(Workers):
         if not self._started.is_own:
             self.hosts = ask_hosts(self.hosts, ids, self.get)
 
-    def survive(self) -> None:
+    def keep_survivors(self) -> None:
         """Keep the actors that are alive; stop all if a host is lost, and its reservation with it."""
         both = [self.server, *self.actors]
-        signs = [actor.ready.remote() for actor in both]
-        ray.wait(signs, num_returns=len(signs), timeout=PATIENCE)
-        if not self._has_all_rooms():
+        signs = [actor.report_location.remote() for actor in both]
+        ray.wait(signs, num_returns=len(signs), timeout=DRAIN_SECONDS)
+        if not self._has_all_bundles():
             self.stop()
             return
-        serves, *live = map(_lives, signs)
-        kept = [k for k, lives in enumerate(live) if lives][: int(min(len(live), self._most))]
+        serves, *live = map(_is_alive, signs)
+        kept = [k for k, lives in enumerate(live) if lives][: int(min(len(live), self._most_actors))]
         for k, actor in enumerate(both, SERVER):
             if not (serves if k == SERVER else k in kept):
                 with suppress(Exception):
                     ray.kill(actor)
         self.server = self.server if serves else None
-        self.actors, self.rooms = [self.actors[k] for k in kept], [self.rooms[k] for k in kept]
+        self.actors, self.bundle_numbers = (
+            [self.actors[k] for k in kept],
+            [self.bundle_numbers[k] for k in kept],
+        )
 
     def _share_memory(self) -> None:
         """Send every worker the number of workers on its machine."""
@@ -197,37 +204,37 @@ class RayWorkers(Workers):
         for k, where in enumerate(self.where):
             self.call(k, "share_memory", counts[where["node"]])
 
-    def _wanted(self, shrink: bool, comes: bool = False) -> Reservation:
+    def _wanted_reservation(self, allow_fewer: bool, may_grow: bool = False) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients = len(self._data.clients)
         if self._request.is_auto:
             clients = min(clients, self._work)
-        wanted = reservation(nodes, clients, *self._request[:4], shrink, comes)
-        return replace(wanted, actors=int(min(wanted.actors, self._most)))
+        wanted = plan_reservation(nodes, clients, *self._request[:4], allow_fewer, may_grow)
+        return replace(wanted, actors=int(min(wanted.actors, self._most_actors)))
 
-    def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
+    def _reserve_bundles(self, wanted: Reservation, allow_fewer: bool) -> Reservation:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
         if self._started.in_group:
             self.reserved = get_current_placement_group()
-            if not self.reserved.wait(WAIT):
+            if not self.reserved.wait(RESOURCE_SECONDS):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
         self.reserved = placement_group(wanted.bundles, strategy="PACK")
-        less = wanted.actors > 1 and (shrink or self._request.is_auto)
-        if self._comes(wanted, WAIT if less else max(WAIT, self._wait)):
+        less = wanted.actors > 1 and (allow_fewer or self._request.is_auto)
+        if self._wait_for_bundles(wanted, RESOURCE_SECONDS if less else max(RESOURCE_SECONDS, self._wait)):
             return wanted
         free = ray.available_resources()
-        idle = f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free"
+        idle = f"{resources_text(free.get('CPU', 0), free.get('GPU', 0))} are free"
         if less:
             remove_placement_group(self.reserved)
-            fits = room(free, wanted.bundle)
+            fits = bundles_that_fit(free, wanted.bundle)
             fewer = max(1, fits if fits < wanted.actors else wanted.actors // 2)
-            if not shrink:
+            if not allow_fewer:
                 few = counted(fewer, "actor")
                 warn(f"others use the cluster, where {idle}: {few} in the place of {wanted.actors}")
-            return self._reserve(replace(wanted, actors=fewer), shrink)
+            return self._reserve_bundles(replace(wanted, actors=fewer), allow_fewer)
         with found_in(f"no host has come in {self._wait:g} s (engine.wait)"):
-            self._wanted(shrink)
+            self._wanted_reservation(allow_fewer)
         raise Shortage(
             "engine.wait",
             f"is {self._wait:g}: there is room for {wanted} on the cluster, but others use it: {idle}, and "
@@ -235,15 +242,15 @@ class RayWorkers(Workers):
             "Wait until they are done, as --engine.wait 3600 does for an hour, or ask for less",
         )
 
-    def _comes(self, wanted: Reservation, seconds: float) -> bool:
+    def _wait_for_bundles(self, wanted: Reservation, seconds: float) -> bool:
         """Wait for what is reserved; say at first, and every half minute, what is waited for."""
         began, last, ready = time.monotonic(), 0.0, self.reserved.ready()
         while (waited := time.monotonic() - began) < seconds:
             if self._wait and waited >= max(PULSE, last):
-                free, last = ray.available_resources(), last + TOLD
+                free, last = ray.available_resources(), last + REPORT_SECONDS
                 warn(
                     f"waiting for {wanted}, for {waited:.0f} of at most {seconds:g} s (engine.wait): "
-                    f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free on "
+                    f"{resources_text(free.get('CPU', 0), free.get('GPU', 0))} are free on "
                     f"{counted(sum(node['Alive'] for node in ray.nodes()), 'host')}"
                 )
             self.check()
@@ -254,10 +261,10 @@ class RayWorkers(Workers):
     def _new_actor(self, bundle: Mapping[str, float], **options: Any) -> Any:
         gpus = bundle.get("GPU", 0)
         shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
-        actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
+        actor = ray.remote(ClientActor).options(name=self._actor_name("clients"), **shares, **options)
         return actor.remote(self._started.run, self._sent, self._started.shared, gpus)
 
-    def grow(self) -> None:
+    def add_workers(self) -> None:
         """Add actors that have started, and start some on hosts that have joined the cluster."""
         coming, self.joining = self.joining, []
         for actor, up in coming:
@@ -269,7 +276,7 @@ class RayWorkers(Workers):
                 self._check_hosts([where["node"]])
                 self.where.append(where)
                 self.actors.append(actor)
-                self.rooms.append(None)
+                self.bundle_numbers.append(None)
                 self._share_memory()
             except (RayError, UserError) as error:  # the federation runs without it
                 warn(_death_text(error) if isinstance(error, RayError) else str(error))
@@ -277,19 +284,19 @@ class RayWorkers(Workers):
                 self._look_at = math.inf
         if self._started.in_group or time.monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + LOOK
+        self._look_at = time.monotonic() + HOST_CHECK_SECONDS
         self.check()
-        if self._started.gone(now=True):  # the list of hosts may be wrong
+        if self._started.dead_process(now=True):  # the list of hosts may be wrong
             return
         with suppress(UserError):
-            new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
+            new = self._wanted_reservation(allow_fewer=True).actors - len(self.actors) - len(self.joining)
             if self._request.is_auto:  # what others use is theirs; a request for it would add hosts
-                new = min(new, room(ray.available_resources(), self._reservation.bundle))
+                new = min(new, bundles_that_fit(ray.available_resources(), self._reservation.bundle))
             if new > 0:
-                self._started.reach_all(self._data)
+                self._started.share_with_new_hosts(self._data)
             for _ in range(new):
                 actor = self._new_actor(self._reservation.bundle)
-                self.joining.append((actor, actor.ready.remote()))
+                self.joining.append((actor, actor.report_location.remote()))
 
     def stop(self) -> None:
         """Kill all actors and release the reservation."""
@@ -300,11 +307,13 @@ class RayWorkers(Workers):
         if self.reserved is not None and not self._started.in_group:
             with suppress(Exception):
                 remove_placement_group(self.reserved)
-        self._forget()
+        self._forget_processes()
 
     def close(self) -> None:
         """Stop the actors, and the cluster if it was started for them."""
-        if self._started.gone(now=True) is None:  # without Ray's own processes this would wait for them
+        if (
+            self._started.dead_process(now=True) is None
+        ):  # without Ray's own processes this would wait for them
             self.stop()
         self._started.close()
 
@@ -315,27 +324,27 @@ class RayWorkers(Workers):
         method = getattr(self.server if k == SERVER else self.actors[k], name)
         return (method.options(num_returns=returns) if returns > 1 else method).remote(*arguments)
 
-    def host(self, k: int) -> Any:
-        """Return what names the host of a worker; see ``Workers.host``."""
+    def host_of(self, k: int) -> Any:
+        """Return what names the host of a worker; see ``Workers.host_of``."""
         return (self.server_where if k == SERVER else self.where[k])["node"]
 
     def get(self, references: Sequence[Any]) -> list[Any]:
         """Wait for results; see ``Workers.get``."""
         try:
-            return self._awaited(references)
+            return self._wait_for(references)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
                 raise Shortage(_death_text(cause)) from error
             if isinstance(cause, OutOfMemoryError):  # as many would run out of it again
-                self._most = max(1, len(self) // 2)
-            if isinstance(cause, GONE):
-                raise Lost(_death_text(cause)) from error
+                self._most_actors = max(1, len(self) // 2)
+            if isinstance(cause, LOSS_ERRORS):
+                raise WorkersLost(_death_text(cause)) from error
             if isinstance(cause, UserError):
                 raise cause from None
             raise
 
-    def _awaited(self, references: Sequence[Any]) -> list[Any]:
+    def _wait_for(self, references: Sequence[Any]) -> list[Any]:
         """Return the results of calls; check Ray's own processes meanwhile."""
         while True:
             if time.monotonic() - self._seen >= PULSE:
@@ -349,11 +358,11 @@ class RayWorkers(Workers):
     def check(self) -> None:
         """Check that Ray's own processes are alive."""
         self._seen = time.monotonic()
-        if part := self._started.gone():
-            raise Gone(f"{part} is gone, and with it all processes of the run")
+        if part := self._started.dead_process():
+            raise ClusterLost(f"{part} is gone, and with it all processes of the run")
 
 
-def _lives(sign: Any) -> bool:
+def _is_alive(sign: Any) -> bool:
     """Return whether an actor has answered, or may still do so."""
     try:
         return bool(ray.get(sign, timeout=0))

@@ -11,14 +11,14 @@ from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
-from rayfl.engine.guard import guarded
+from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.set_up import set_up
-from rayfl.engine.travel import Download, RoundResult, States, check_state, lost, spec
+from rayfl.engine.travel import Download, RoundResult, States, check_state, first_missing, state_spec
 from rayfl.errors import Conflict
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.state import State, as_arrived, is_finite
+from rayfl.training.state import State, canonical, is_finite
 from rayfl.training.sums import Accumulated, combine
 
 CPU = torch.device("cpu")
@@ -37,26 +37,26 @@ class Server:
         self.method = plan.method
         self._samples, self._population = data.counts("train"), data.seen
         self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed
-        self.state: State = self._begun()
-        self._first = spec(self.state)
+        self.state: State = self._initial_state()
+        self._first = state_spec(self.state)
 
-    def _begun(self) -> State:
+    def _initial_state(self) -> State:
         """Return the state before the first round."""
         initial = self._net.initial(self._seed)
         name, when = f"{type(self.method).__name__}.init_server", "before the first round"
-        with guarded(self.method, CPU, "init_server", when, initial=[initial]):
+        with guard_call(self.method, CPU, "init_server", when, initial=[initial]):
             state = self.method.init_server(initial)
-        return as_arrived(check_state(name, state, when))
+        return canonical(check_state(name, state, when))
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
         hook = "download" if self.method.one_download else "download_for"
-        with guarded(self.method, CPU, hook, "on the server"):
-            return self.sent(ids)
+        with guard_call(self.method, CPU, hook, "on the server"):
+            return self.build_download(ids)
 
     @exits_as_errors()
-    def sent(self, ids: Sequence[int]) -> Download:
+    def build_download(self, ids: Sequence[int]) -> Download:
         """Return what ``download`` does, without a guard: an export traces this, and cannot trace a guard."""
         each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
         return Download(self.method.download(self.state), each)
@@ -64,7 +64,7 @@ class Server:
     @exits_as_errors()
     def server_metrics(self) -> dict[str, float | list[float]]:
         """Return the numbers that the method records of its state."""
-        with guarded(self.method, CPU, "server_metrics", "on the server"):
+        with guard_call(self.method, CPU, "server_metrics", "on the server"):
             return self.method.server_metrics(self.state)
 
     @exits_as_errors()
@@ -86,10 +86,10 @@ class Server:
         if drop or not bad:
             left_out = bad.union(*(result.idle for result in results))
             ids = sorted(i for result in results for i in result.ids if i not in left_out)
-            self.step(self.cohort(ids, round), *ends[:sums])
+            self.step(self.build_cohort(ids, round), *ends[:sums])
         return self.download(()) if self.method.one_download else None, None
 
-    def cohort(self, ids: Sequence[int], round: int) -> Cohort:
+    def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""
         samples = self._samples[: self._population]
         own = samples[list(ids)].tolist()
@@ -104,17 +104,17 @@ class Server:
         if cohort.ids:
             name, when = f"{type(self.method).__name__}.aggregate", f"round {cohort.round}"
             uploads = combine(self.method.uploads, parts)
-            with guarded(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
+            with guard_call(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
                 found = self.method.aggregate(self.state, uploads, cohort)
             state = check_state(name, found, f"in {when}", self._first)
-            if wrong := _not_finite(state, [self.state, uploads]):
+            if wrong := _first_not_finite(state, [self.state, uploads]):
                 raise Conflict(
                     name,
                     f"returns a state in round {cohort.round} that is not finite (NaN or infinity): {wrong}. "
                     "The run stops, with its records and checkpoints intact",
                     "Where training has diverged, try a smaller training.lr or training.clip",
                 )
-            self.state = as_arrived(state)
+            self.state = canonical(state)
 
     def states(self) -> States:
         """Return the state, under the number 0."""
@@ -131,10 +131,10 @@ class Server:
             UserError: it is of another method or another net.
         """
         if name is None:
-            self.state = self._begun()
+            self.state = self._initial_state()
             return
         state = Checkpoints(Path(folder)).read(name)
-        if at := lost(self._first, spec(state)):
+        if at := first_missing(self._first, state_spec(state)):
             raise Conflict(
                 "the checkpoint",
                 f"does not fit method and net ({at!r} differs): config.yaml has been changed since it was "
@@ -143,7 +143,7 @@ class Server:
         self.state = state
 
 
-def _not_finite(state: State, known: Any) -> str | None:
+def _first_not_finite(state: State, known: Any) -> str | None:
     """Return the first key at which a state is not finite, except for what it has taken from ``known``."""
     seen = {id(leaf) for leaf in pytree.tree_leaves(known)}
     leaves = pytree.tree_flatten_with_path(state)[0]

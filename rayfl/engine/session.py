@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import SERVER, Gone, Group, Lost, Plan, Workers
-from rayfl.engine.models import Models, bench
-from rayfl.engine.placement import Pace, place
-from rayfl.engine.travel import NOTHING, RoundResult
+from rayfl.engine.base import SERVER, ClientGroup, ClusterLost, Plan, Workers, WorkersLost
+from rayfl.engine.models import Models, local_pair
+from rayfl.engine.placement import Pace, place_groups
+from rayfl.engine.travel import EMPTY_DOWNLOAD, RoundResult
 from rayfl.errors import Conflict, Shortage
 from rayfl.evaluation.score import ClientScores, cut, replaced
 from rayfl.methods import Method
@@ -63,7 +63,7 @@ class Session:
 
     Attributes:
         system_metrics: the cost of the last round.
-        homes: client -> the worker that holds its state.
+        owner_of: client -> the worker that holds its state.
 
     Raises:
         UserError: they cannot be started.
@@ -87,14 +87,14 @@ class Session:
         self._per_file = CLIENTS_PER_FILE  # clients in each of these
         self._largest_state = 0  # bytes
         self._cleared = True  # processes may be missing, or hold states from before a loss
-        self._forget()
+        self._forget_processes()
         try:
             while self._cleared:
                 try:
-                    workers.start(shrink=False)
+                    workers.start(allow_fewer=False)
                     self._cleared = False
-                except Lost as lost:
-                    self.clear(lost)
+                except WorkersLost as lost:
+                    self.clear_loss(lost)
         except BaseException:
             self.close()
             raise
@@ -105,13 +105,13 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         try:
             if kind is None:
-                self.settle()
+                self.finish_pending()
         finally:
             self.close()
 
-    def _forget(self) -> None:
+    def _forget_processes(self) -> None:
         """Forget what processes hold."""
-        self.homes: dict[int, int] = {}
+        self.owner_of: dict[int, int] = {}
         self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
         self._under_way: list[Any] = []  # references that nobody has waited for
         self._last_step: tuple[int, Any] | None = None  # of a round, and its sign
@@ -125,7 +125,7 @@ class Session:
     def train(
         self,
         round: int,
-        groups: Sequence[Group],
+        groups: Sequence[ClientGroup],
         on_bad_update: Literal["stop", "drop"] = "stop",
         score_splits: Sequence[str] = (),
     ) -> RoundResult:
@@ -140,7 +140,7 @@ class Session:
 
         Raises:
             BadUpdate: an update is not finite, or has diverged, and the policy is to stop.
-            Lost: processes have died; all methods of a session may raise it.
+            WorkersLost: processes have died; all methods of a session may raise it.
         """
         result = self._train(round, groups, score_splits, on_bad_update == "drop")
         result.sort()
@@ -149,19 +149,21 @@ class Session:
             caution = self.plan.method.caution(self.plan.training, self.data)
             raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, caution))
         self._largest_state = max(self._largest_state, result.largest_state)
-        self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
+        self._changed.update(i for i in result.ids if i in self.owner_of and i not in result.bad)
         self._stateless |= {*result.ids} - result.bad.keys()
         self._stateless -= result.keeps
         return result
 
     def _train(
-        self, round: int, groups: Sequence[Group], score_splits: Sequence[str], drop: bool
+        self, round: int, groups: Sequence[ClientGroup], score_splits: Sequence[str], drop: bool
     ) -> RoundResult:
         """Let the workers train and the server aggregate; return the results of the workers."""
-        self.workers.grow()
+        self.workers.add_workers()
         download = self._download([i for group in groups for i in group])
-        placed, moved, calls = self._divided("train", groups, round, download, score_splits, drop, returns=2)
-        sums = self._added_up({k: accumulated for k, (accumulated, _) in calls.items()})
+        placed, moved, calls = self._run_on_groups(
+            "train", groups, round, download, score_splits, drop, returns=2
+        )
+        sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         ends = [round, drop, len(sums), *sums, *waiting]
         download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
@@ -176,21 +178,27 @@ class Session:
             metrics.busy.append(sum(reply.seconds.values()))
             metrics.bytes_down, metrics.bytes_up = reply.bytes_down, metrics.bytes_up + reply.bytes_up
         if result.keeps:
-            self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
+            self.owner_of.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
         return result
 
-    def _divided(
-        self, name: str, groups: Sequence[Group], round: int, download: Any, *further: Any, returns: int = 1
-    ) -> tuple[list[list[Group]], int, dict[int, Any]]:
+    def _run_on_groups(
+        self,
+        name: str,
+        groups: Sequence[ClientGroup],
+        round: int,
+        download: Any,
+        *further: Any,
+        returns: int = 1,
+    ) -> tuple[list[list[ClientGroup]], int, dict[int, Any]]:
         """Call an operation of the workers for groups of clients, whose states move to them.
 
         Returns:
             The groups of each worker, how many clients move, and the references of the results.
         """
-        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
-        arrivals, moved = self._move(placed)
+        placed = place_groups(groups, self._pace.cost, self._usual_owner, len(self.workers))
+        arrivals, moved = self._move_states(placed)
         calls = {
             k: self.workers.call(k, name, round, download, mine, *further, *states, returns=returns)
             for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
@@ -198,12 +206,12 @@ class Session:
         }
         return placed, moved, calls
 
-    def _added_up(self, parts: dict[int, Any]) -> list[Any]:
+    def _sums_per_host(self, parts: dict[int, Any]) -> list[Any]:
         """Let each host except the server's send one sum: sums are exact, so no bit changes."""
         hosts: dict[Any, list[int]] = {}
         for k in parts:
-            hosts.setdefault(self.workers.host(k), []).append(k)
-        here = hosts.pop(self.workers.host(SERVER), [])
+            hosts.setdefault(self.workers.host_of(k), []).append(k)
+        here = hosts.pop(self.workers.host_of(SERVER), [])
         return [parts[k] for k in here] + [
             parts[mine[0]] if len(mine) == 1 else self.workers.call(mine[0], "add_up", *map(parts.get, mine))
             for mine in hosts.values()
@@ -216,34 +224,39 @@ class Session:
             self._downloads[key] = self.workers.call(SERVER, "download", key)
         return self._downloads[key]
 
-    def _move(self, placed: Sequence[Sequence[Group]]) -> tuple[list[list[Any]], int]:
+    def _move_states(self, placed: Sequence[Sequence[ClientGroup]]) -> tuple[list[list[Any]], int]:
         """Move the states of clients that train on another worker than the one that holds them."""
         arrivals: list[list[Any]] = []
         moved = 0
         for k, mine in enumerate(placed):
-            leaving = self._by_home(i for group in mine for i in group)
+            leaving = self._ids_by_owner(i for group in mine for i in group)
             leaving.pop(k, None)
-            self.homes.update((i, k) for ids in leaving.values() for i in ids)
+            self.owner_of.update((i, k) for ids in leaving.values() for i in ids)
             arrivals.append([self.workers.call(home, "hand_over", ids) for home, ids in leaving.items()])
             moved += sum(map(len, leaving.values()))
         return arrivals, moved
 
-    def _home_of(self, group: Group) -> int | None:
-        homes = [self.homes[i] for i in group if i in self.homes]
-        return max(set(homes), key=homes.count) if homes else None
+    def _usual_owner(self, group: ClientGroup) -> int | None:
+        owners = [self.owner_of[i] for i in group if i in self.owner_of]
+        return max(set(owners), key=owners.count) if owners else None
 
-    def _by_home(self, ids: Iterable[int]) -> dict[int, list[int]]:
+    def _ids_by_owner(self, ids: Iterable[int]) -> dict[int, list[int]]:
         """Return the clients that have a state, by the worker that holds it."""
         found: dict[int, list[int]] = {}
         for i in ids:
-            if i in self.homes:
-                found.setdefault(self.homes[i], []).append(i)
+            if i in self.owner_of:
+                found.setdefault(self.owner_of[i], []).append(i)
         return found
 
     # ---- between rounds
 
     def evaluate(
-        self, round: int, ids: Ids, splits: Sequence[str], untrained: Ids = (), tuned: Sequence[Group] = ()
+        self,
+        round: int,
+        ids: Ids,
+        splits: Sequence[str],
+        untrained: Ids = (),
+        tuned: Sequence[ClientGroup] = (),
     ) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
@@ -256,39 +269,43 @@ class Session:
             untrained: those of them that have never trained, and count as ``Method.fallback`` says.
             tuned: those that are fine-tuned besides, as ``Engine.groups`` has cut them.
         """
-        by, given = self.plan.counts_by, NOTHING
+        by, given = self.plan.counts_by, EMPTY_DOWNLOAD
         if untrained and by is None and (tuned or self._in_common != "all"):
-            given = self.workers.call(0, "for_new_clients", *self._given())
+            given = self.workers.call(0, "for_new_clients", *self._new_client_states())
         download = self._download(ids)
         counts = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
         samples: list[int] = counts.tolist()
         calls: list[Any]
         if self._in_common == "nothing":
-            placed = self._placed(ids, samples)
-            calls = self._each("evaluate", placed, round, download, splits, given)
+            placed = self._place_clients(ids, samples)
+            calls = self._run_on_parts("evaluate", placed, round, download, splits, given)
         elif self._in_common == "all":
-            calls = self._each("evaluate_together", self._dealt(cut(ids, samples)), round, download, splits)
+            calls = self._run_on_parts(
+                "evaluate_together", self._deal_groups(cut(ids, samples)), round, download, splits
+            )
         else:
-            common = self._each("common", self._dealt(cut(ids, samples)), round, download, splits)
-            owners = self._placed(ids, [1] * len(ids))
-            calls = self._each("evaluate_own", owners, round, download, given, *common)
+            common = self._run_on_parts(
+                "common", self._deal_groups(cut(ids, samples)), round, download, splits
+            )
+            owners = self._place_clients(ids, [1] * len(ids))
+            calls = self._run_on_parts("evaluate_own", owners, round, download, given, *common)
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
         for i in scores.keys() & set(untrained):
             scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
-        _, _, calls_of = self._divided("finetune", tuned, round, download, splits, given, untrained)
+        _, _, calls_of = self._run_on_groups("finetune", tuned, round, download, splits, given, untrained)
         for found in self._get([*calls_of.values()]):
             for i, splits_of in found.items():
                 scores[i] = {split: scores[i][split] | views for split, views in splits_of.items()}
         return scores
 
-    def _given(self) -> list[Any]:
+    def _new_client_states(self) -> list[Any]:
         """Return references of what clients give to those that have never trained, by worker."""
-        hosted = self._by_home(self.homes)
+        hosted = self._ids_by_owner(self.owner_of)
         return [self.workers.call(k, "state_for_new_clients", mine) for k, mine in hosted.items()]
 
-    def _each(
+    def _run_on_parts(
         self, name: str, placed: Sequence[Sequence[Any]], round: int, download: Any, *further: Any
     ) -> list[Any]:
         """Call an operation of every worker for its part; return references of the results."""
@@ -298,10 +315,10 @@ class Session:
             if mine
         ]
 
-    def _dealt(self, groups: Sequence[Group]) -> list[Sequence[Group]]:
+    def _deal_groups(self, groups: Sequence[ClientGroup]) -> list[Sequence[ClientGroup]]:
         return [groups[k :: len(self.workers)] for k in range(len(self.workers))]
 
-    def _placed(self, ids: Sequence[int], work: Sequence[int]) -> list[list[int]]:
+    def _place_clients(self, ids: Sequence[int], work: Sequence[int]) -> list[list[int]]:
         """Return which clients each worker scores: those whose state it has, and its share of the others.
 
         Args:
@@ -311,8 +328,8 @@ class Session:
         placed: list[list[int]] = [[] for _ in range(len(self.workers))]
         load = [0] * len(placed)
         both = zip(ids, work, strict=True)
-        for i, size in sorted(both, key=lambda pair: pair[0] not in self.homes):
-            k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
+        for i, size in sorted(both, key=lambda pair: pair[0] not in self.owner_of):
+            k = self.owner_of.get(i, min(range(len(load)), key=load.__getitem__))
             placed[k].append(i)
             load[k] += size
         return placed
@@ -321,7 +338,7 @@ class Session:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
         ids = range(self.data.seen, len(self.data))
         download = self._download(ids)
-        given = self._given()
+        given = self._new_client_states()
         count = len(self.workers)
         calls = [
             self.workers.call(k, "unseen", round, download, mine, *given)
@@ -341,7 +358,7 @@ class Session:
         metrics: dict[str, float | list[float]] = self._get([self.workers.call(SERVER, "server_metrics")])[0]
         return metrics
 
-    def settle(self) -> None:
+    def finish_pending(self) -> None:
         """Wait for unfinished work, and raise its errors."""
         self._get([])
 
@@ -352,7 +369,7 @@ class Session:
         round, done = self._last_step
         try:
             self.workers.get([done])
-        except (Lost, Gone):
+        except (WorkersLost, ClusterLost):
             return None
         except Exception:  # which stops the run and is reported
             return round
@@ -379,7 +396,7 @@ class Session:
             number: self._save_clients(where, number, hosted)
             for number in stale
             # none where the method keeps no state
-            if (hosted := self._by_home(range(number * per_file, (number + 1) * per_file)))
+            if (hosted := self._ids_by_owner(range(number * per_file, (number + 1) * per_file)))
         }
         name, *names = self._get([server, *calls.values()])
         for number, file in zip(calls, names, strict=True):
@@ -400,9 +417,9 @@ class Session:
             round: rounds that are over.
             trained: clients of which an update has been used.
         """
-        worker, server = bench(self.plan, self.data)
+        worker, server = local_pair(self.plan, self.data)
         server.state = self._get([self.workers.call(SERVER, "states")])[0][0]
-        hosted = self._by_home(range(self.data.seen))
+        hosted = self._ids_by_owner(range(self.data.seen))
         for k, ids in hosted.items():  # some at a time: all together may be more than fits into memory
             for start in range(0, len(ids), CLIENTS_PER_FILE):
                 some = self.workers.call(k, "states_of", ids[start : start + CLIENTS_PER_FILE])
@@ -422,7 +439,7 @@ class Session:
         """
         self._resume = f"--resume {folder.parent}"
         if self._cleared:
-            self.workers.start(shrink=True)
+            self.workers.start(allow_fewer=True)
         self._changed = set()
         self._stateless = set(manifest.stateless) if manifest else set()
         self._files = dict(manifest.clients) if manifest else {}
@@ -437,7 +454,7 @@ class Session:
         files, count = list(self._files.values()), len(self.workers)
         calls = [self.workers.call(k, "restore", folder, files[k::count]) for k in range(count)]
         for k, ids in enumerate(self._get([*calls, server])[:count]):
-            self.homes.update(dict.fromkeys(ids, k))
+            self.owner_of.update(dict.fromkeys(ids, k))
 
     # ---- losses, and the end
 
@@ -445,11 +462,11 @@ class Session:
         """Check that the cluster of the processes is alive.
 
         Raises:
-            Gone: it is not.
+            ClusterLost: it is not.
         """
         self.workers.check()
 
-    def clear(self, lost: Lost) -> None:
+    def clear_loss(self, lost: WorkersLost) -> None:
         """Keep the processes that are alive after a loss; ``restore`` goes on, because the round is lost.
 
         Raises:
@@ -463,8 +480,8 @@ class Session:
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
                 f"actors, and go on with {self._resume}"
             ) from lost
-        self.workers.survive()
-        self._forget()
+        self.workers.keep_survivors()
+        self._forget_processes()
         self._cleared = True
 
     def close(self) -> None:

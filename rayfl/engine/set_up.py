@@ -10,22 +10,22 @@ import torch
 
 from rayfl.data import Dataset, FederatedData
 from rayfl.engine.base import Plan
-from rayfl.engine.guard import guarded
+from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download, check_state, check_views
 from rayfl.errors import BadCode, UserError, found_in
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Net
 from rayfl.training.optimisers import SGD
-from rayfl.training.stacked import alike
+from rayfl.training.stacked import are_close
 from rayfl.training.state import State, as_tensor
 
-STEPS = 3
+TRIED_STEPS = 3
 """Training steps to try with a net of the user's own."""
 
 
@@ -41,24 +41,24 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     """
     names = [str(net) for net in plan.nets]
     nets: dict[str, Net] = {}
-    like = _like(data.dataset)
+    like = _largest_tokens(data.dataset)
     for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            nets[name] = _net(net, plan, data.dataset, like)
+            nets[name] = _build_net(net, plan, data.dataset, like)
     if len(nets) > 1:
         method.check_nets(nets)
     further: dict[str, Net] = {}
     for option, further_net in method.architectures.items():
         name = names[0] if further_net is None else str(further_net)
         with found_in(f"method.{option}", f"method.{option}"):
-            further[option] = nets.get(name) or _net(further_net or name, plan, data.dataset, like)
+            further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
     method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
 
 
-def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
+def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
     making = partial(build, net, dataset.shape, dataset.classes, like)
     return Net(
         making,
@@ -68,13 +68,13 @@ def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tens
     )
 
 
-def _like(dataset: Dataset) -> torch.Tensor | None:
+def _largest_tokens(dataset: Dataset) -> torch.Tensor | None:
     """Return two inputs of the largest token id, int64 [2, ...]; None if inputs are no token ids."""
     return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
 @contextmanager
-def on_trial() -> Iterator[None]:
+def ignore_trial_errors() -> Iterator[None]:
     """Ignore an exception that ends the body, except a ``UserError``: only the run may have what it needs."""
     try:
         with exits_as_errors(), torch.random.fork_rng(devices=[]):
@@ -103,20 +103,20 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
     found = None
-    with on_trial(), torch.no_grad():
+    with ignore_trial_errors(), torch.no_grad():
         initial = net.initial(plan.seed)
         further = method.nets
         client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further)
         name = f"{type(method).__name__}.init_server"
         server = check_state(name, method.init_server(initial), "before the first round")
-        down, state = _sent(method, server), method.init_client(client)
+        down, state = _try_download(method, server), method.init_client(client)
         x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
         found = method.scores(client, state, down, x)
     if found is None:
         return {}
     check_views(method, found)
     for view, scores in found.items():
-        shape = list(scores.shape) if isinstance(scores, torch.Tensor) else shown(scores)
+        shape = list(scores.shape) if isinstance(scores, torch.Tensor) else short_repr(scores)
         if shape != [2, data.dataset.classes]:
             raise BadCode(
                 f"{type(method).__name__}.scores",
@@ -147,11 +147,11 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
         fit = client.fit(w, net.cross_entropy, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
         return fit_loop(fit)  # type: ignore[arg-type]
 
-    with on_trial():
-        for number in range(STEPS):
+    with ignore_trial_errors():
+        for number in range(TRIED_STEPS):
             alone = step(first, number)
-            step(other, STEPS + number)
-            if not alike(step(other, number), alone, 1e-6):
+            step(other, TRIED_STEPS + number)
+            if not are_close(step(other, number), alone, 1e-6):
                 raise BadCode(
                     "net",
                     f"{name} goes by what it has seen in other steps, as in a list or a function, which "
@@ -160,7 +160,7 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
             w = alone.weights
 
 
-def _sent(method: Method, server: State) -> State:
+def _try_download(method: Method, server: State) -> State:
     """Return what client 0 would receive; refuse a hook that draws or changes its arguments."""
     found: list[State] = []
     for call, given in (
@@ -168,6 +168,6 @@ def _sent(method: Method, server: State) -> State:
         ("download_for", (server, 0)),
         ("server_metrics", (server,)),
     ):
-        with guarded(method, torch.device("cpu"), call, "tried before the start", server=[server]):
+        with guard_call(method, torch.device("cpu"), call, "tried before the start", server=[server]):
             found.append(getattr(method, call)(*given))
-    return Download(found[0], {0: found[1]}).of(0)
+    return Download(found[0], {0: found[1]}).for_client(0)

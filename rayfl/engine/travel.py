@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from torch.utils import _pytree as pytree
 
-from rayfl.engine.base import Group
+from rayfl.engine.base import ClientGroup
 from rayfl.errors import BadCode
 from rayfl.evaluation.score import ClientScores
 from rayfl.methods import Method
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 from rayfl.training.params import Params
 from rayfl.training.state import Packed, State, pack, take_apart, unpack
 
@@ -32,7 +32,7 @@ class Download(NamedTuple):
     everyone: State
     each: dict[int, State]
 
-    def of(self, id: int) -> State:
+    def for_client(self, id: int) -> State:
         """Return all that one client receives."""
         own = self.each.get(id, {})
         if both := sorted(own.keys() & self.everyone.keys()):
@@ -40,24 +40,24 @@ class Download(NamedTuple):
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})
+        return _unpack_download, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})
 
 
-NOTHING = Download({}, {})
+EMPTY_DOWNLOAD = Download({}, {})
 
 
 class States(dict[int, State]):
     """Client -> personal state; packed into one buffer per dtype when they travel."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (pack(self),)
+        return _unpack_states, (pack(self),)
 
 
-def _arrived(everyone: Packed, each: dict[int, Packed]) -> Download:
+def _unpack_download(everyone: Packed, each: dict[int, Packed]) -> Download:
     return Download(unpack(everyone), {i: unpack(packed) for i, packed in each.items()})
 
 
-def _unpacked(packed: Packed) -> States:
+def _unpack_states(packed: Packed) -> States:
     return States(unpack(packed))
 
 
@@ -80,7 +80,7 @@ class RoundResult:
     bad: dict[int, str] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     scores: dict[int, ClientScores] = field(default_factory=dict)
-    seconds: dict[Group, float] = field(default_factory=dict)
+    seconds: dict[ClientGroup, float] = field(default_factory=dict)
     keeps: set[int] = field(default_factory=set)
     largest_state: int = 0
     bytes_down: int = 0
@@ -111,11 +111,11 @@ class RoundResult:
         self.merge(RoundResult([id], [loss], [steps], sent, received))
 
 
-Spec = dict[str, Any]
+StateSpec = dict[str, Any]
 """What must stay the same in a state: its keys, and of tensors the type and all but the first dimension."""
 
 
-def spec(state: State) -> Spec:
+def state_spec(state: State) -> StateSpec:
     """Return what must stay the same in a state: the first dimension of tensors may grow.
 
     Raises:
@@ -126,7 +126,7 @@ def spec(state: State) -> Spec:
     return dict.fromkeys(f"state/{key}" for key in state) | kinds
 
 
-def lost(first: Spec, now: Spec) -> str | None:
+def first_missing(first: StateSpec, now: StateSpec) -> str | None:
     """Return what is missing in a state, or has another form than at first; None if nothing.
 
     Values that were None, numbers or empty dicts at first may be anything now.
@@ -137,7 +137,7 @@ def lost(first: Spec, now: Spec) -> str | None:
     )
 
 
-def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> State:
+def check_state(call: str, found: Any, when: str, first: StateSpec | None = None) -> State:
     """Return the state that a hook has returned, of a client or the server.
 
     Args:
@@ -150,10 +150,10 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
         UserError: it is none, or no run could be resumed from it.
     """
     if not isinstance(found, Mapping) or isinstance(found, Params):
-        raise BadCode(call, f"has returned {shown(found)}, {when}: a state is a dict")
+        raise BadCode(call, f"has returned {short_repr(found)}, {when}: a state is a dict")
     state = dict(found)
     try:
-        now = spec(state)
+        now = state_spec(state)
     except TypeError as error:
         raise BadCode(call, f"has returned what no state holds, {when}: {error}") from error
     numbers = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, float))
@@ -161,7 +161,7 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
         raise BadCode(
             call, f"has returned NaN or infinity, {when}, which no checkpoint holds", "begin with None"
         )
-    if at := lost(first or {}, now):
+    if at := first_missing(first or {}, now):
         raise BadCode(
             call,
             f"has returned a state whose {at.removeprefix('state/')!r} is gone, or of another kind than at "
@@ -172,7 +172,7 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
     return state
 
 
-def check_update(call: str, both: Any, when: str, first: Spec) -> tuple[Mapping[str, Any], State]:
+def check_update(call: str, both: Any, when: str, first: StateSpec) -> tuple[Mapping[str, Any], State]:
     """Return the upload and the next state that a client's update has returned; see ``check_state``.
 
     A client may also keep nothing.
@@ -180,7 +180,8 @@ def check_update(call: str, both: Any, when: str, first: Spec) -> tuple[Mapping[
     if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[0], Mapping):
         raise BadCode(
             call,
-            f"has returned {shown(both)}, {when}: it must return two mappings, the upload and the next state",
+            f"has returned {short_repr(both)}, {when}",
+            "it must return two mappings, the upload and the next state",
         )
     return both[0], check_state(call, both[1], when, first if both[1] else None)
 

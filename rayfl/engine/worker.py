@@ -20,26 +20,35 @@ from torch import Tensor
 
 from rayfl.data import FederatedData
 from rayfl.data.dataset import SPLITS
-from rayfl.engine.base import Group, Plan
+from rayfl.engine.base import ClientGroup, Plan
 from rayfl.engine.client_states import ClientStates
-from rayfl.engine.guard import Guard, Handed, guarded
-from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
+from rayfl.engine.guard import Guard, Snapshot, guard_call
+from rayfl.engine.process import MMAP_THRESHOLD, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.set_up import set_up
-from rayfl.engine.travel import NOTHING, Download, RoundResult, Spec, States, check_update, check_views, spec
+from rayfl.engine.travel import (
+    EMPTY_DOWNLOAD,
+    Download,
+    RoundResult,
+    States,
+    StateSpec,
+    check_update,
+    check_views,
+    state_spec,
+)
 from rayfl.errors import BadCode, Shortage, UserError, text_of
-from rayfl.evaluation.finetune import Predict, finetuned
+from rayfl.evaluation.finetune import Predict, finetune_model
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.system.own_code import is_own
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved, pack, unpack
-from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merged, payload_bytes
+from rayfl.training.state import State, all_finite, as_tensor, canonical, pack, to_device, unpack
+from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merge_parts, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
@@ -47,18 +56,18 @@ Common = dict[str, list[tuple[dict[int, int], dict[str, np.ndarray]]]]
 """What clients' scores have in common: split -> of every group, client -> samples, and name -> rows."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
-_OF_OPTIMISER = (
+_OPTIMISER_ADVICE = (
     "Other processes do not see the change, and a resumed run has lost it. What an optimiser remembers of a "
     "client is what its `memory` returns"
 )
-TOGETHER = 32
+LOOP_CHUNK = 32
 """Most clients that a loop trains at a time."""
-TOGETHER_BYTES = 8 * 2**20
+LOOP_CHUNK_BYTES = 8 * 2**20
 """Most bytes of their weights; one client may have more."""
 
 
 @dataclass(frozen=True)
-class _Now:
+class _RoundContext:
     """The arguments of the current round, and where its results go."""
 
     round: int
@@ -71,7 +80,7 @@ class _Now:
 
 
 @dataclass
-class _Participant:
+class _ClientUpdate:
     """A client's inputs and results in one round."""
 
     client: Client
@@ -108,7 +117,7 @@ class Worker:
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, channels_last)
         self.data = data
         self.states = ClientStates(None if engine.state_memory is None else 1e9 * engine.state_memory)
-        self._first: dict[int, Spec] = {}  # of a client's state, by the number of its net
+        self._first: dict[int, StateSpec] = {}  # of a client's state, by the number of its net
         held = data.held  # nothing per client is made before it is needed: there may be a million
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
@@ -163,28 +172,34 @@ class Worker:
             given: what other clients give to it until then, see ``for_new_clients``.
         """
         held = self.states.get(id) or {}
-        return self._new(client, given) if given and not held else self._begun(held, client)
+        return (
+            self._new_client_state(client, given)
+            if given and not held
+            else self._state_or_initial(held, client)
+        )
 
-    def _new(self, client: Client, given: State) -> State:
+    def _new_client_state(self, client: Client, given: State) -> State:
         """Return the state of a client that has never trained, with what others give to it."""
-        return moved({**self.method.init_client(client), **given}, self.device)
+        return to_device({**self.method.init_client(client), **given}, self.device)
 
-    def _begun(self, held: State, client: Client) -> State:
+    def _state_or_initial(self, held: State, client: Client) -> State:
         """Return the stored state, or the initial one if the client has none."""
-        state = without_kept(held)
-        return moved(state or self.method.init_client(client), self.device)
+        state = without_optimiser_state(held)
+        return to_device(state or self.method.init_client(client), self.device)
 
     def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
         """Start the updates of clients in the first round; the caller runs them."""
-        download, clients = self._here(download), [self.client(i, 0) for i in ids]
-        return [self._update(c, self.state(c.id, c), self._received(download, c.id)) for c in clients]
+        download, clients = self._download_on_device(download), [self.client(i, 0) for i in ids]
+        return [
+            self._start_update(c, self.state(c.id, c), self._client_download(download, c.id)) for c in clients
+        ]
 
     @exits_as_errors()
     def train(
         self,
         round: int,
         download: Download,
-        groups: Sequence[Group],
+        groups: Sequence[ClientGroup],
         score_splits: Sequence[str] = (),
         drop: bool = False,
         *arrivals: States,
@@ -204,22 +219,24 @@ class Worker:
         """
         for states in arrivals:
             self.states.update(states)
-        if self.plan.engine.device == "cpu" and any(2 * params.nbytes > MAPPED for params in self._initials):
+        if self.plan.engine.device == "cpu" and any(
+            2 * params.nbytes > MMAP_THRESHOLD for params in self._initials
+        ):
             keep_freed_memory()  # an upload is added up as one float64 vector
-        download = self._here(download)
+        download = self._download_on_device(download)
         group_of = {i: group for group in groups for i in group}
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
-        now = _Now(round, download, score_splits, drop, accumulator, result, guard)
+        context = _RoundContext(round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
         if is_own(type(optimiser)):
-            guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER))
-        order = self._together(groups)
-        self.states.expect(i for together in order for i in together)
+            guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OPTIMISER_ADVICE))
+        order = self._training_chunks(groups)
+        self.states.expect_reads(i for together in order for i in together)
         for together in order:
             began = time.perf_counter()
-            self._train_together(now, together)
+            self._train_chunk(context, together)
             pace = (time.perf_counter() - began) / sum(map(self._count, together))
             for i in together:
                 result.seconds[group_of[i]] += pace * self._count(i)
@@ -230,9 +247,9 @@ class Worker:
 
     def add_up(self, *parts: dict[str, Accumulated]) -> dict[str, Accumulated]:
         """Return one sum of what the workers of this host have accumulated."""
-        return merged(parts)
+        return merge_parts(parts)
 
-    def _together(self, groups: Sequence[Group]) -> list[list[int]]:
+    def _training_chunks(self, groups: Sequence[ClientGroup]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
 
         A loop takes several at a time because that is faster, with the same results: starting update after
@@ -242,71 +259,71 @@ class Worker:
         if self.plan.engine.execution == "stacked":
             return [ids for ids in trained if ids]
         largest = max(initial.nbytes for initial in self._initials)
-        size = max(1, min(TOGETHER, TOGETHER_BYTES // largest))
+        size = max(1, min(LOOP_CHUNK, LOOP_CHUNK_BYTES // largest))
         ids = [i for group in trained for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
-    def _train_together(self, now: _Now, ids: list[int]) -> bool:
+    def _train_chunk(self, context: _RoundContext, ids: list[int]) -> bool:
         """Train some clients together and accept their updates; return whether none has raised."""
-        each = [self._participant(now, i) for i in ids]
+        each = [self._client_update(context, i) for i in ids]
         try:
             with exits_as_errors():
-                handed, returned = self._updated(now, each)
+                handed, returned = self._run_updates(context, each)
         except UserError:
             raise
         except Exception as error:
-            self._take_failure(now, ids, error)
+            self._record_failure(context, ids, error)
             return False
-        now.guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
+        context.guard.check_unchanged(handed, f"client {', '.join(map(str, ids))}")
         for one, both in zip(each, returned, strict=True):
-            self._take(now, one, both)
+            self._accept(context, one, both)
         return True
 
-    def _participant(self, now: _Now, id: int) -> _Participant:
+    def _client_update(self, context: _RoundContext, id: int) -> _ClientUpdate:
         """Return a client that is about to train; its state may come from the disk."""
-        client, held = self.client(id, now.round), self.states.get(id) or {}
+        client, held = self.client(id, context.round), self.states.get(id) or {}
         if self.plan.training.optimiser_state == "kept":
             client._kept = dict(held.get(KEPT, {}))
-        return _Participant(client, held, self._received(now.download, id))
+        return _ClientUpdate(client, held, self._client_download(context.download, id))
 
-    def _updated(self, now: _Now, each: list[_Participant]) -> tuple[Handed, list[Any]]:
+    def _run_updates(self, context: _RoundContext, each: list[_ClientUpdate]) -> tuple[Snapshot, list[Any]]:
         """Run the updates of clients; return a snapshot of their arguments, and what each has returned."""
         for one in each:
-            one.state = self._begun(one.held, one.client)
-        everyone = now.download.everyone
+            one.state = self._state_or_initial(one.held, one.client)
+        everyone = context.download.everyone
         own = [one.down for one in each if one.down is not everyone]
         of_all = {"client.initial": self._initials}
         counts = {"client.class_counts": [one.client._class_counts for one in each]}
         states = [one.state for one in each]
-        handed = Handed(down=[everyone, *own], state=states, **of_all, **counts)
-        updates = [self._update(one.client, one.state, one.down) for one in each]
+        handed = Snapshot(down=[everyone, *own], state=states, **of_all, **counts)
+        updates = [self._start_update(one.client, one.state, one.down) for one in each]
         returned = self._run(updates, lambda k, fitted: each[k].fits.append(fitted))
         for further in self._further.values():
             further.release()
         return handed, returned
 
-    def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
+    def _record_failure(self, context: _RoundContext, ids: list[int], error: Exception) -> None:
         """Find out whether method or machine is at fault; record an error that does not end the run."""
         who = f"client {', '.join(map(str, ids))}"
         raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
-        if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
-            one_by_one = [self._train_together(now, [i]) for i in ids]
+        if len(ids) > 1 and (context.drop or self.plan.engine.execution != "stacked"):
+            one_by_one = [self._train_chunk(context, [i]) for i in ids]
             raises_again = not all(one_by_one)
-        elif now.drop:
-            raises_again = self._raises_again(now, ids[0], error)
-            now.result.add(ids[0], None, 0, {}, {})
-            now.result.bad[ids[0]] = raised
+        elif context.drop:
+            raises_again = self._raises_again(context, ids[0], error)
+            context.result.add(ids[0], None, 0, {}, {})
+            context.result.bad[ids[0]] = raised
         else:
-            error.add_note(f"raised while {who} trained in round {now.round}")
+            error.add_note(f"raised while {who} trained in round {context.round}")
             raise error
         if not raises_again:
             raise Shortage(
                 who,
-                f"{raised} in round {now.round}, and nothing like it when trained again alone. So the fault "
-                f"is that of the machine {gethostname()}: see to it, and go on with --resume",
+                f"{raised} in round {context.round}, and nothing like it when trained again alone. So the "
+                f"fault is that of the machine {gethostname()}: see to it, and go on with --resume",
             ) from error
 
-    def _raises_again(self, now: _Now, id: int, error: Exception) -> bool:
+    def _raises_again(self, context: _RoundContext, id: int, error: Exception) -> bool:
         """Repeat a client's update in a loop on the CPU; return whether it raises an error of the same class.
 
         A new worker does it, with copies of what updates could change. Nothing of it stays.
@@ -314,22 +331,24 @@ class Worker:
         engine = replace(self.plan.engine, device="cpu", execution="loop")
         worker = Worker(replace(self.plan, method=deepcopy(self._not_set_up), engine=engine), self.data)
         worker.states[id] = unpack(pack(dict(self.states.get(id) or {})))
-        received = unpack(pack(self._received(now.download, id)))
-        alone = replace(now, download=Download(received, {}))
+        received = unpack(pack(self._client_download(context.download, id)))
+        alone = replace(context, download=Download(received, {}))
         try:
             with exits_as_errors(), torch.random.fork_rng(devices=[]):
-                worker._updated(alone, [worker._participant(alone, id)])
+                worker._run_updates(alone, [worker._client_update(alone, id)])
         except UserError:
             raise
         except Exception as second:
             return type(second) is type(error)
         return False
 
-    def _take(self, now: _Now, one: _Participant, both: Any) -> None:
+    def _accept(self, context: _RoundContext, one: _ClientUpdate, both: Any) -> None:
         """Accumulate a client's upload, keep its next state, and score it; or record what is wrong."""
-        client, i, result = one.client, one.client.id, now.result
+        client, i, result = one.client, one.client.id, context.result
         name = f"{type(self.method).__name__}.local_update"
-        up, state = check_update(name, both, f"of client {i} in round {now.round}", self._begun_as(one))
+        up, state = check_update(
+            name, both, f"of client {i} in round {context.round}", self._expected_spec(one)
+        )
         if client._fits != len(one.fits):
             raise BadCode(
                 name,
@@ -337,10 +356,10 @@ class Worker:
                 "write `await client.fit(...)`",
             )
         try:
-            problem, prepared = now.accumulator.prepare(up, client.samples)
+            problem, prepared = context.accumulator.prepare(up, client.samples)
         except TypeError as error:
-            raise BadCode(name, f": in round {now.round} client {i} {error}") from error
-        problem = problem or _not_finite(one, state)
+            raise BadCode(name, f": in round {context.round} client {i} {error}") from error
+        problem = problem or _training_problem(one, state)
         counted = self.method.communication_bytes(client, one.down, up)
         steps = sum(fit.steps for fit in one.fits)
         result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *counted)
@@ -350,52 +369,52 @@ class Worker:
         if one.fits and not steps:
             result.idle.add(i)
         else:
-            now.accumulator.add(i, prepared, client.samples)
+            context.accumulator.add(i, prepared, client.samples)
         if stays := ({**state, KEPT: client._kept} if client._kept else state):
-            self.states[i] = as_arrived(stays)
+            self.states[i] = canonical(stays)
             result.largest_state = max(result.largest_state, payload_bytes(stays))
         elif i in self.states:
             del self.states[i]
-        if now.score_splits:
+        if context.score_splits:
             model = self.method.trained(one.down, up)
-            result.scores[i] = self._score(client, state, model, now.score_splits)
+            result.scores[i] = self._score(client, state, model, context.score_splits)
 
-    def _begun_as(self, one: _Participant) -> Spec:
+    def _expected_spec(self, one: _ClientUpdate) -> StateSpec:
         """Return what a client's next state must have: all keys, and the form of its first state."""
         kind = one.client.id % len(self._nets)
         if not one.held:
-            self._first[kind] = spec(one.state) if one.state else {}
+            self._first[kind] = state_spec(one.state) if one.state else {}
             return self._first[kind]
         return {at: None for at in self._first.get(kind, {}) if at.count("/") == 1}
 
-    def _update(self, client: Client, state: State, down: State) -> Any:
+    def _start_update(self, client: Client, state: State, down: State) -> Any:
         """Start a client's update."""
         update = self.method.local_update(client, state, down)
         if not inspect.isawaitable(update):
             raise BadCode(
                 f"{type(self.method).__name__}.local_update",
-                f"returns {shown(update)} at once: it must be an `async def`, which awaits client.fit and "
-                "returns the upload and the next state",
+                f"returns {short_repr(update)} at once: it must be an `async def`, which awaits client.fit "
+                "and returns the upload and the next state",
             )
         return update
 
-    def _guarded(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
+    def _guard_after_round(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
         """Refuse a call after a round that draws, keeps something, or changes what all clients share."""
         handed: dict[str, Sequence[Any]] = {"down": [download.everyone], "client.initial": self._initials}
-        return guarded(self.method, self.device, call, f"after round {round}", **handed)
+        return guard_call(self.method, self.device, call, f"after round {round}", **handed)
 
-    def _here(self, download: Download) -> Download:
+    def _download_on_device(self, download: Download) -> Download:
         """Return a download with the part for everyone on the device; the rest follows client by client."""
-        return download._replace(everyone=as_arrived(download.everyone, self.device))
+        return download._replace(everyone=canonical(download.everyone, self.device))
 
-    def _received(self, download: Download, id: int) -> State:
+    def _client_download(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
-        each = {id: as_arrived(download.each[id], self.device)} if id in download.each else {}
-        return download._replace(each=each).of(id)
+        each = {id: canonical(download.each[id], self.device)} if id in download.each else {}
+        return download._replace(each=each).for_client(id)
 
     @exits_as_errors()
     def common(
-        self, round: int, download: Download, groups: Sequence[Group], splits: Sequence[str]
+        self, round: int, download: Download, groups: Sequence[ClientGroup], splits: Sequence[str]
     ) -> Common:
         """Return what of the scores of some clients is the same for all; see ``Method.common``.
 
@@ -408,8 +427,8 @@ class Worker:
         Returns:
             For each split, of every group: the clients that have samples in it, how many, and the tensors.
         """
-        download = self._here(download)
-        with self._guarded("common", round, download):
+        download = self._download_on_device(download)
+        with self._guard_after_round("common", round, download):
             found: Common = {}
             for split in splits:
                 for group in groups:
@@ -428,7 +447,7 @@ class Worker:
 
     @exits_as_errors()
     def evaluate_together(
-        self, round: int, download: Download, groups: Sequence[Group], splits: Sequence[str]
+        self, round: int, download: Download, groups: Sequence[ClientGroup], splits: Sequence[str]
     ) -> dict[int, ClientScores]:
         """Score clients that all have the same model, those of a group at once; see ``evaluate``."""
         scores: dict[int, ClientScores] = {}
@@ -443,13 +462,15 @@ class Worker:
         self, round: int, download: Download, ids: Sequence[int], given: Download, *common: Common
     ) -> dict[int, ClientScores]:
         """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
-        download = self._here(download)
-        with self._guarded("own_scores", round, download):
+        download = self._download_on_device(download)
+        with self._guard_after_round("own_scores", round, download):
             mine, scores = set(ids), dict[int, ClientScores]()
             for split in {split: None for part in common for split in part}:
                 counts: dict[int, int] = {}
                 parts: dict[str, list[Tensor]] = {}
-                self.states.expect(i for part in common for group, _ in part.get(split, ()) for i in group)
+                self.states.expect_reads(
+                    i for part in common for group, _ in part.get(split, ()) for i in group
+                )
                 for group, rows in (each for part in common for each in part.get(split, ())):
                     tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
                     for i, n in group.items():
@@ -490,7 +511,7 @@ class Worker:
         download: Download,
         ids: Sequence[int],
         splits: Sequence[str],
-        given: Download = NOTHING,
+        given: Download = EMPTY_DOWNLOAD,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
 
@@ -501,14 +522,14 @@ class Worker:
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
         """
-        download = self._here(download)
-        with self._guarded("scores", round, download):
+        download = self._download_on_device(download)
+        with self._guard_after_round("scores", round, download):
             scores = {}
-            self.states.expect(ids)
+            self.states.expect_reads(ids)
             for i in ids:
                 client = self.client(i, round)
                 state = self.state(i, client, given.everyone)
-                scores[i] = self._score(client, state, self._received(download, i), splits)
+                scores[i] = self._score(client, state, self._client_download(download, i), splits)
         return scores
 
     def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:
@@ -544,7 +565,7 @@ class Worker:
         self,
         round: int,
         download: Download,
-        groups: Sequence[Group],
+        groups: Sequence[ClientGroup],
         splits: Sequence[str],
         given: Download,
         untrained: Sequence[int],
@@ -563,21 +584,21 @@ class Worker:
         """
         for states in arrivals:
             self.states.update(states)
-        download, scores = self._here(download), dict[int, ClientScores]()
+        download, scores = self._download_on_device(download), dict[int, ClientScores]()
         view = of_new = self.plan.finetune.view(self.method)
         if view == "personal" and self.plan.counts_by is not None:
             of_new = self.plan.counts_by
-        self.states.expect(i for group in groups for i in group)
-        for ids in self._together(groups):
+        self.states.expect_reads(i for group in groups for i in group)
+        for ids in self._training_chunks(groups):
             drawing = [self.client(i, round, seed_of(self.plan.seed, "finetune", i, round)) for i in ids]
             updates = []
             for i, client in zip(ids, drawing, strict=True):
                 state, down = (
                     self.state(i, self.client(i, round), given.everyone),
-                    self._received(download, i),
+                    self._client_download(download, i),
                 )
                 of = of_new if i in untrained else view
-                updates.append(finetuned(self.plan.finetune, self.method, client, state, down, of))
+                updates.append(finetune_model(self.plan.finetune, self.method, client, state, down, of))
             for client, predict in zip(drawing, self._run(updates, lambda k, fitted: None), strict=True):
                 scores[client.id] = self._counted(client, predict, splits)
             for further in self._further.values():
@@ -591,7 +612,7 @@ class Worker:
         """Accumulate what the clients with a state here give to new clients."""
         accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: the grouping must not matter
         for i in sorted(set(ids) & self.states.keys()):
-            state = without_kept(self.states[i])
+            state = without_optimiser_state(self.states[i])
             if given := self.method.state_for_new_clients(state) if state else {}:
                 accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
@@ -620,13 +641,13 @@ class Worker:
             Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
-        download = self._here(download)
+        download = self._download_on_device(download)
         mean = self.for_new_clients(*given).everyone
         found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
-            own = self._received(download, i)
+            own = self._client_download(download, i)
             client = self.client(i, round)
-            states = {"unseen": self._new(client, mean)}
+            states = {"unseen": self._new_client_state(client, mean)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self.client(i, round, unlabelled=True)
@@ -644,7 +665,7 @@ class Worker:
 
     def share_memory(self, workers: int) -> None:
         """Set how many workers share this machine's memory."""
-        self.states.shared_by(workers)
+        self.states.set_worker_count(workers)
 
     def states_of(self, ids: Iterable[int]) -> States:
         """Return the states of the clients that have one here."""
@@ -674,12 +695,12 @@ class Worker:
         return list(self.states)
 
 
-def without_kept(state: State) -> State:
+def without_optimiser_state(state: State) -> State:
     """Return a client's state without that of the optimiser, which methods do not see."""
     return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
 
 
-def _not_finite(one: _Participant, state: State) -> str | None:
+def _training_problem(one: _ClientUpdate, state: State) -> str | None:
     """Return what is not finite after a client's training: a loss of any fit, or its new state; else None."""
     if diverged := [fit.loss for fit in one.fits if not math.isfinite(fit.loss)]:
         return f"the training loss is {diverged[0]}"

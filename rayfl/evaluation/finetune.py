@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
-from rayfl.settings.arguments import checked_arguments
-from rayfl.settings.base import Displayed
+from rayfl.settings.arguments import convert_arguments
+from rayfl.settings.base import DisplayMixin
 from rayfl.training.client import Client, inside_loss
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Batch, only_net
@@ -28,7 +28,7 @@ Predict = Callable[[Tensor], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Finetune(Displayed):
+class Finetune(DisplayMixin):
     """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards."""
 
     epochs: Annotated[int, at_least(0), "0: none"] = 0
@@ -47,7 +47,7 @@ class Finetune(Displayed):
     """
 
     def __post_init__(self) -> None:
-        vars(self).update(checked_arguments(Finetune, vars(self), "finetune"))
+        vars(self).update(convert_arguments(Finetune, vars(self), "finetune"))
         if not self.epochs and (self.lr, self.part, self.of) != (None, "all", None):
             raise Conflict("finetune.epochs", "is 0, and the other options of finetune do nothing without it")
 
@@ -83,7 +83,7 @@ class Finetune(Displayed):
 NO_FINETUNING = Finetune()
 
 
-async def finetuned(
+async def finetune_model(
     settings: Finetune, method: Method, client: Client, state: State, down: State, view: str
 ) -> Predict:
     """Fine-tune one of a client's models; return what gives its scores, [B, classes], for inputs [B, ...].

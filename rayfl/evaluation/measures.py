@@ -16,16 +16,16 @@ from torch import Tensor
 from rayfl.data import FederatedData
 from rayfl.errors import BadCode, Missing, Unknown, found_in
 from rayfl.randomness import generator
-from rayfl.settings.imports import installed, named
-from rayfl.system.text import shown, warn
+from rayfl.settings.imports import import_by_path, is_installed
+from rayfl.system.text import short_repr, warn
 
-LARGEST = 1e280
+LARGEST_VALUE = 1e280
 """Larger numbers cannot be averaged; they are recorded as undefined."""
 
 
-def recorded(number: float) -> float | None:
+def or_none(number: float) -> float | None:
     """Return a number, or None where no mean could be taken of it; of NaN and infinity the record tells."""
-    return None if LARGEST < abs(number) < math.inf else number
+    return None if LARGEST_VALUE < abs(number) < math.inf else number
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,14 @@ class Measure:
             raise BadCode(
                 f"metric {self.name}",
                 f"has raised {type(error).__name__}: {error} (for scores {list(scores.shape)} and labels "
-                f"{shown(labels.unique().tolist())}). Where it is undefined, as for one class, return NaN",
+                f"{short_repr(labels.unique().tolist())}). Where it is undefined, as for one "
+                "class, return NaN",
             ) from error
         if isinstance(found, Tensor | np.ndarray | np.generic) and np.prod(found.shape) == 1:
             found = found.item()
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise BadCode(f"metric {self.name}", f"returns {shown(found)}", "it must return a number")
-        return float(found) if abs(found) <= LARGEST else None  # not so of NaN
+            raise BadCode(f"metric {self.name}", f"returns {short_repr(found)}", "it must return a number")
+        return float(found) if abs(found) <= LARGEST_VALUE else None  # not so of NaN
 
 
 def f1(scores: Tensor, labels: Tensor) -> Tensor:
@@ -125,13 +126,13 @@ def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
 
 def _measure(name: str, classes: int) -> Measure:
     of_torchmetrics = name in SHORT or name.startswith("torchmetrics.")
-    if of_torchmetrics and not installed("torchmetrics"):
+    if of_torchmetrics and not is_installed("torchmetrics"):
         raise Missing("metrics", f"has {name}, which needs torchmetrics", "install rayfl[metrics]")
     if name in SHORT:
         return SHORT[name]
     try:
         with found_in("metrics"):
-            found = named(name)
+            found = import_by_path(name)
     except (ImportError, AttributeError, ValueError) as error:  # a ValueError where it is in no module
         raise Unknown(
             "metrics",
@@ -139,7 +140,9 @@ def _measure(name: str, classes: int) -> Measure:
             "import paths",
         ) from error
     if not callable(found) or (isinstance(found, type) and not of_torchmetrics):
-        raise BadCode("metrics", f"has {name}, {shown(found)}", "it must be a function of scores and labels")
+        raise BadCode(
+            "metrics", f"has {name}, {short_repr(found)}", "it must be a function of scores and labels"
+        )
     if not of_torchmetrics:
         return Measure(name, found)
     takes = inspect.signature(found).parameters

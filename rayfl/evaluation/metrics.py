@@ -73,14 +73,14 @@ def round_accuracy(record: Mapping[str, Any], population: Population, protocol: 
         population: the clients.
         protocol: of the run.
     """
-    score = _reported(record, population, protocol, "test")
+    score = _reported_scores(record, population, protocol, "test")
     if score is None:
         return None
     found = client_metrics(np.array(score["correct"], dtype=np.float64), population)
     return none_if_nan(average(found, protocol.average))
 
 
-def _reported(
+def _reported_scores(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str, point: str = ""
 ) -> Mapping[str, Any] | None:
     """Return the scores in a round's record of the view that the protocol reports; None without any.
@@ -104,7 +104,7 @@ def client_accuracies(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str
 ) -> dict[int, float]:
     """Return client -> accuracy in a round's record, of the view and the point that the protocol reports."""
-    score = _reported(record, population, protocol, split)
+    score = _reported_scores(record, population, protocol, split)
     columns = zip(score["correct"], population.samples[split], strict=True) if score else ()
     return {
         i: correct / int(samples)
@@ -126,7 +126,7 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
     scores = history.score(point, view, split)
     if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
-    return scores.of(history.first <= scores.rounds[:, None])
+    return scores.where_counted(history.first <= scores.rounds[:, None])
 
 
 class Validation:
@@ -148,7 +148,7 @@ class Validation:
         """
         self._trained |= set(record["cohort"]) - set(record["dropped"])
         point = validated_at(self.protocol.point, self.protocol)
-        score = _reported(record, self.population, self.protocol, "val", point)
+        score = _reported_scores(record, self.population, self.protocol, "val", point)
         if score is None:
             return None
         count = len(self.population)
@@ -178,7 +178,7 @@ class Patience:
         self._rounds = rounds
         self._best, self._at = -math.inf, -1
 
-    def ends(self, round: int, accuracy: float | None) -> bool:
+    def ends_run(self, round: int, accuracy: float | None) -> bool:
         """Take in a round, and say whether the run ends with it; None is a round without evaluation."""
         if accuracy is None:
             return False
@@ -198,7 +198,7 @@ def ended_early(history: History, protocol: Protocol) -> bool:
         return False
     patience = Patience(protocol.patience)
     accuracies = curve(scores, history.population, "val", protocol.choose_by)
-    ends = [patience.ends(int(r), none_if_nan(float(a))) for r, a in zip(scores.rounds, accuracies)]
+    ends = [patience.ends_run(int(r), none_if_nan(float(a))) for r, a in zip(scores.rounds, accuracies)]
     return ends[-1]
 
 
@@ -292,7 +292,7 @@ def summarise_view(
     for split in ("val", "test"):
         scores = counted_scores(history, protocol, point, view, split)
         if scores is not None:
-            summary["each"][split] = _each(scores, population, split)
+            summary["each"][split] = _every_evaluation(scores, population, split)
     tests = counted_scores(history, protocol, point, view, "test")
     if tests is None:
         return summary
@@ -326,7 +326,7 @@ def _not_up_to_date(history: History, tests: Scores, place: int, point: str, vie
     return {"untrained": found} if clients else {}
 
 
-def _each(scores: Scores, population: Population, split: str) -> dict[str, list[Any]]:
+def _every_evaluation(scores: Scores, population: Population, split: str) -> dict[str, list[Any]]:
     """Return the accuracies of every evaluation."""
     found = [client_metrics(row, population, split) for row in scores.correct]
     return {
@@ -358,10 +358,10 @@ def _choose(
         return everything[-protocol.k :]
     if choice == "window":
         return [i for i in everything if protocol.counts(int(tests.rounds[i]), rounds)]
-    return _best(tests, validation, population, protocol.choose_by)
+    return _best_index(tests, validation, population, protocol.choose_by)
 
 
-def _best(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
+def _best_index(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
     """Return the position of the evaluation with the highest validation accuracy, the earliest of equals."""
     if validation is None:
         return []
@@ -480,10 +480,10 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
     if view is None or chosen is None:
         return None
     single = len(chosen["rounds"]) == 1
-    averages = {how: _printed(chosen, name, single) for how, name in AVERAGES.items()}
+    averages = {how: _with_deviation(chosen, name, single) for how, name in AVERAGES.items()}
     within = "pooled" if protocol.average == "pooled" else "mean"
     domains = {
-        name: {"clients": found["clients"], **_printed(found, within, single)}
+        name: {"clients": found["clients"], **_with_deviation(found, within, single)}
         for name, found in chosen["domains"].items()
     }
     scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
@@ -510,6 +510,6 @@ def _averaged_measures(chosen: Mapping[str, Any], protocol: Protocol) -> dict[st
     return {name: values[AVERAGES[protocol.average]] for name, values in chosen["measures"].items()}
 
 
-def _printed(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
+def _with_deviation(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
     """Return a metric of the chosen evaluations with its deviation over them."""
     return {"accuracy": found[name], "std": None if single else found["over_rounds"][name]}

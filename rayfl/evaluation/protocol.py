@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from rayfl.errors import Unknown
-from rayfl.record.checks import Point
+from rayfl.record.checks import EvaluationPoint
 from rayfl.settings import Value, at_least
-from rayfl.settings.base import registered
-from rayfl.system.text import shown
+from rayfl.settings.base import classes_by_name
+from rayfl.system.text import short_repr
 
 Average = Literal["mean_clients", "pooled", "weighted"]
 Choice = Literal["last", "best_val", "last_k", "window"]
@@ -22,7 +22,7 @@ Spread = Literal["runs", "evaluations"]
 class Protocol(Value, place="protocol"):
     """How the reported metric of a run is made from its per-client scores: the options of all protocols."""
 
-    point: Point = "after_aggregation"
+    point: EvaluationPoint = "after_aggregation"
     """When models are scored: ``after_aggregation`` (after the server's step, with personal parts put back)
     or ``after_training`` (right after the client's own latest training). Clients that never train have points
     of their own: ``unseen`` (as new clients), ``unseen_adapted`` and ``unseen_control`` (after adapting to
@@ -132,7 +132,7 @@ class FedCO2CIFAR(Protocol):
 class FediOS(Protocol):
     """FediOS (Gao et al., arXiv 2311.18559), its tables of personal models: after training, last 5 rounds."""
 
-    point: Point = "after_training"
+    point: EvaluationPoint = "after_training"
     choose: Choice = "last_k"
 
 
@@ -150,14 +150,14 @@ class DCPFL(Protocol):
     The paper prints no protocol; this is the one of FedGH (Yi et al., MM 2023), on which it builds.
     """
 
-    point: Point = "after_training"
+    point: EvaluationPoint = "after_training"
     trained_only: bool = True
 
 
 class FDSE(Protocol):
     """FDSE (Wang et al., CVPR 2025): after training, pooled, best by validation weighted by training size."""
 
-    point: Point = "after_training"
+    point: EvaluationPoint = "after_training"
     average: Average = "pooled"
     choose: Choice = "best_val"
     choose_by: Average = "weighted"
@@ -166,11 +166,11 @@ class FDSE(Protocol):
 class FDSEGlobal(FDSE):
     """FDSE for its baselines that keep no model on the client: after aggregation, by the global view."""
 
-    point: Point = "after_aggregation"
+    point: EvaluationPoint = "after_aggregation"
     view: str = "global"
 
 
-PROTOCOLS: dict[str, type[Protocol]] = registered(globals(), Protocol)
+PROTOCOLS: dict[str, type[Protocol]] = classes_by_name(globals(), Protocol)
 """The protocols, by name."""
 
 
@@ -180,10 +180,10 @@ def read_protocol(config: Mapping[str, Any]) -> Protocol:
     Raises:
         UserError: there is no such protocol, or it has other options.
     """
-    path, options = _described(config)
+    path, options = _class_and_options(config)
     package, _, name = path.rpartition(".")
     if name not in PROTOCOLS or package not in ("", "rayfl.evaluation"):
-        raise Unknown("protocol", f"is {shown(path)}: there are {', '.join(PROTOCOLS)}")
+        raise Unknown("protocol", f"is {short_repr(path)}: there are {', '.join(PROTOCOLS)}")
     try:
         return PROTOCOLS[name](**options)
     except TypeError as error:
@@ -192,10 +192,10 @@ def read_protocol(config: Mapping[str, Any]) -> Protocol:
 
 def with_protocol(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """Return a run's configuration with other options of its protocol."""
-    path, options = _described(config)
+    path, options = _class_and_options(config)
     return {**config, "protocol": {"class_path": path, "init_args": {**options, **changes}}}
 
 
-def _described(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _class_and_options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     found = config.get("protocol", "Default")
     return (found, {}) if isinstance(found, str) else (found["class_path"], found.get("init_args") or {})

@@ -15,14 +15,14 @@ from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
-from rayfl.settings.base import Displayed, Words
+from rayfl.settings.base import DisplayMixin, UnquotedText
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
 
 
 @dataclass(frozen=True, repr=False)
-class RunRecords(Displayed):
+class RunRecords(DisplayMixin):
     """The records of a run, finished or not.
 
     Attributes:
@@ -71,7 +71,7 @@ class RunRecords(Displayed):
         return replace(self, config=config, history=history, summary=summary)
 
     def _repr_line_(self) -> dict[str, Any]:
-        rounds = Words(f"{self.summary['completed']} of {self.summary['rounds']}")
+        rounds = UnquotedText(f"{self.summary['completed']} of {self.summary['rounds']}")
         return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
 
     @cached_property

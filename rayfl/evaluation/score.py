@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.evaluation.measures import Measure, recorded
+from rayfl.evaluation.measures import Measure, or_none
 from rayfl.training.examples import Examples
 from rayfl.training.noise import step_keys
 
@@ -63,7 +63,7 @@ def score(
         batches = indices.split(BATCH)
         drawn: Sequence[Tensor | None] = [None] * len(batches)
         if key is not None:
-            drawn = examples.drawn(batches, step_keys(key, len(batches)).unbind())
+            drawn = examples.draw_changes(batches, step_keys(key, len(batches)).unbind())
         for part, changes in zip(batches, drawn, strict=True):
             x, y = examples.batch(part, changes)
             if measures:
@@ -81,7 +81,7 @@ def score(
                 if total is not None:
                     loss[view] = loss.get(view, 0.0) + total
     n = len(indices)
-    means = {view: recorded(total / n) for view, total in loss.items()}
+    means = {view: or_none(total / n) for view, total in loss.items()}
     found = {view: Score(right, means.get(view)) for view, right in correct.items()}
     if not measures:
         return found
@@ -124,7 +124,7 @@ def score_rows(
         means: list[float | None] = [None] * len(counts)
         if view not in without_loss:
             losses = F.cross_entropy(scores, labels, reduction="none").double().numpy()
-            means = [recorded(mean) for mean in (np.add.reduceat(losses, starts) / np.array(counts)).tolist()]
+            means = [or_none(mean) for mean in (np.add.reduceat(losses, starts) / np.array(counts)).tolist()]
         for own, hits, loss in zip(found, right, means, strict=True):
             own[view] = Score(hits, loss)
         if measures:

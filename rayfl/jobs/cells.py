@@ -24,12 +24,12 @@ from rayfl.federation import federation_of
 from rayfl.record.folder import read_config, read_environment, read_summary
 from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.settings.description import RESUMABLE
-from rayfl.settings.reader import Flat
+from rayfl.settings.reader import DottedSettings
 from rayfl.settings.yaml_file import yaml_text
-from rayfl.system.files import held, lock, parse_json, read_file, write_file
+from rayfl.system.files import lock_descriptor, lock_folder, parse_json, read_file, write_file
 from rayfl.system.memory import available_memory
-from rayfl.system.own_code import changed
-from rayfl.system.signals import answered
+from rayfl.system.own_code import changed_code
+from rayfl.system.signals import handle_signals
 from rayfl.system.text import counted
 
 POLL = 0.2  # seconds between two looks at running processes
@@ -53,7 +53,7 @@ class Job:
     seed: int
     rounds: int
     folder: Path
-    settings: Flat
+    settings: DottedSettings
 
     def __str__(self) -> str:
         return f"{self.row}, {self.column}, seed {self.seed}"
@@ -64,13 +64,13 @@ class Job:
         return self.folder.with_name(self.folder.name + ".log")
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether all rounds are done and the summary is written."""
         summary = read_summary(self.folder)
         return bool(summary and (summary["completed"] >= self.rounds or summary.get("early")))
 
     @property
-    def fruitless(self) -> bool:
+    def ended_before_first_round(self) -> bool:
         """Whether the folder holds a run of this cell that ended before its first round."""
         if not (self.folder / CONFIG).is_file():
             return False
@@ -81,7 +81,7 @@ class Job:
         begun = kept or (metrics.exists() and any(True for _ in read_lines(metrics)))
         return bool(own and config.get("seed", 0) == self.seed and not begun)
 
-    def seconds(self) -> list[float]:
+    def round_seconds(self) -> list[float]:
         """Return the duration of every recorded round."""
         try:
             lines = read_file(self.folder / ENGINE).splitlines()
@@ -95,7 +95,7 @@ class Job:
                 found[entry["round"]] = float(entry["seconds"])
         return list(found.values())
 
-    def command(self) -> list[str]:
+    def prepare_command(self) -> list[str]:
         """Write the settings beside the folder; return the command that runs or resumes the cell."""
         if (self.folder / CONFIG).is_file():
             kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
@@ -107,7 +107,7 @@ class Job:
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 
-def check_code(folders: Iterable[Path], several: Iterable[Flat], remove: bool = False) -> None:
+def check_code(folders: Iterable[Path], several: Iterable[DottedSettings], remove: bool = False) -> None:
     """Refuse or remove runs that were made with other code of the user's own.
 
     Args:
@@ -117,7 +117,7 @@ def check_code(folders: Iterable[Path], several: Iterable[Flat], remove: bool = 
     """
     there = {path: digest for each in several for path, digest in federation_of(each).own_code().items()}
     for folder in folders:
-        if other := changed(read_environment(folder).get("code", {}), there):
+        if other := changed_code(read_environment(folder).get("code", {}), there):
             if not remove:
                 raise Conflict(
                     folder,
@@ -125,12 +125,12 @@ def check_code(folders: Iterable[Path], several: Iterable[Flat], remove: bool = 
                     "Restore it, let what it has made begin anew by --code changed, or choose another "
                     "--output",
                 )
-            with held(folder):
+            with lock_folder(folder):
                 shutil.rmtree(folder)
 
 
 @dataclass
-class Process:
+class RunningCell:
     """A running cell."""
 
     job: Job
@@ -139,14 +139,14 @@ class Process:
     slot: int
     peak: int = 0
 
-    def measure(self) -> int:
+    def measure_memory(self) -> int:
         """Return the most memory that the process has used so far, in bytes."""
-        self.peak = max(self.peak, _status(self.process.pid, "VmHWM"))
+        self.peak = max(self.peak, _process_memory(self.process.pid, "VmHWM"))
         return self.peak
 
 
 @dataclass
-class Outcome:
+class TableOutcome:
     """The outcome of a table's cells.
 
     Attributes:
@@ -162,7 +162,7 @@ class Outcome:
     interrupted: bool = False
 
 
-class Runner:
+class CellRunner:
     """Runs cells, several at once.
 
     Args:
@@ -183,11 +183,11 @@ class Runner:
         self._watch_memory = jobs is None
         self._tell, self._shown = tell, shown
         self._keep_checkpoints = keep_checkpoints
-        self._running: list[Process] = []
+        self._running: list[RunningCell] = []
         self._largest = 0
         self._asked: list[int] = []
 
-    def run(self, cells: Sequence[Job]) -> Outcome:
+    def run(self, cells: Sequence[Job]) -> TableOutcome:
         """Run all cells that are not finished; if one fails, the others still run.
 
         The first SIGINT, SIGTERM or SIGHUP lets running cells end their round and write a checkpoint; the
@@ -196,21 +196,21 @@ class Runner:
         Raises:
             KeyboardInterrupt: after a second signal.
         """
-        outcome = Outcome()
+        outcome = TableOutcome()
         waiting = []
         for cell in cells:
-            if cell.finished:
-                self._tidy(cell)
+            if cell.is_finished:
+                self._remove_checkpoints(cell)
             else:
                 waiting.append(cell)
-        with self._signals():
+        with self._handle_signals():
             while self._running or (waiting and not self._asked):
                 while waiting and not self._asked and self._has_room():
-                    self._start(waiting.pop(0), outcome)
+                    self._start_cell(waiting.pop(0), outcome)
                 time.sleep(POLL)
                 for running in [r for r in self._running if r.process.poll() is not None]:
                     self._running.remove(running)
-                    self._end(running, outcome)
+                    self._finish_cell(running, outcome)
                 self._shown([r.job for r in self._running], waiting)
         if len(self._asked) > 1:
             raise KeyboardInterrupt
@@ -222,69 +222,72 @@ class Runner:
             return False
         if not self._running or not self._watch_memory:
             return True
-        self._largest = max([self._largest, *(r.measure() for r in self._running)])
-        known = all(r.job.seconds() for r in self._running)  # memory grows until the first round ends
+        self._largest = max([self._largest, *(r.measure_memory() for r in self._running)])
+        known = all(r.job.round_seconds() for r in self._running)  # memory grows until the first round ends
         return known and available_memory() > 1.25 * self._largest
 
-    def _start(self, job: Job, outcome: Outcome) -> None:
+    def _start_cell(self, job: Job, outcome: TableOutcome) -> None:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         log = job.log.open("ab")
-        if not lock(log.fileno()):
+        if not lock_descriptor(log.fileno()):
             log.close()
             outcome.elsewhere.append(job)
             self._tell(f"{job}: being run by another process")
             return
-        if job.finished:  # by another process, in the meantime
+        if job.is_finished:  # by another process, in the meantime
             log.close()
             return
-        if job.fruitless:  # the user may have corrected its settings
-            with contextlib.suppress(UserError), held(job.folder):  # not while the user runs it by hand
+        if job.ended_before_first_round:  # the user may have corrected its settings
+            with (
+                contextlib.suppress(UserError),
+                lock_folder(job.folder),
+            ):  # not while the user runs it by hand
                 shutil.rmtree(job.folder)
-        resumed = f" after {counted(len(done), 'round')}" if (done := job.seconds()) else ""
+        resumed = f" after {counted(len(done), 'round')}" if (done := job.round_seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
         # In its own session: Ctrl-C reaches this process only, which then asks the cell to stop.
         process = subprocess.Popen(
-            job.command(),
+            job.prepare_command(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=_environment(slot),
+            env=_process_environment(slot),
             start_new_session=True,
         )
-        self._running.append(Process(job, process, log, slot))
+        self._running.append(RunningCell(job, process, log, slot))
         if self._asked:  # a signal came before the process was in the list
             process.terminate()
         self._tell(f"{job}: started{resumed}")
 
-    def _end(self, running: Process, outcome: Outcome) -> None:
+    def _finish_cell(self, running: RunningCell, outcome: TableOutcome) -> None:
         running.log.close()
         job, code = running.job, running.process.returncode
-        if job.finished:
-            self._tidy(job)
+        if job.is_finished:
+            self._remove_checkpoints(job)
             self._tell(f"{job}: finished")
         elif self._asked:
-            self._tell(f"{job}: stopped after {counted(len(job.seconds()), 'round')}")
+            self._tell(f"{job}: stopped after {counted(len(job.round_seconds()), 'round')}")
         else:
-            outcome.failed[job] = why = _reason(job.log, code)
+            outcome.failed[job] = why = _failure_reason(job.log, code)
             self._tell(f"{job}: FAILED: {why} (all of it in {job.log})")
 
-    def _tidy(self, finished: Job) -> None:
+    def _remove_checkpoints(self, finished: Job) -> None:
         """Remove the checkpoints of a cell, unless another process runs it for more rounds."""
         if not self._keep_checkpoints:
             with finished.log.open("ab") as log:
-                if lock(log.fileno()):
+                if lock_descriptor(log.fileno()):
                     shutil.rmtree(finished.folder / "checkpoints", ignore_errors=True)
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _handle_signals(self) -> Iterator[None]:
         try:
-            with answered(self._stop):
+            with handle_signals(self._stop_cells):
                 yield
         finally:
             for running in self._running:  # only if this process has failed
                 running.process.terminate()
 
-    def _stop(self, number: int) -> None:
+    def _stop_cells(self, number: int) -> None:
         self._asked.append(number)
         first = len(self._asked) == 1
         if first:
@@ -297,14 +300,14 @@ def automatic_jobs() -> int:
     """Return how many cells to run at once: one per GPU, or one per CPU without GPUs."""
     import torch
 
-    return torch.cuda.device_count() or _cpus()
+    return torch.cuda.device_count() or _count_cpus()
 
 
-def _cpus() -> int:
+def _count_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _environment(slot: int) -> dict[str, str]:
+def _process_environment(slot: int) -> dict[str, str]:
     """Return a process's environment: one thread by default, and a GPU of its own if possible."""
     import torch
 
@@ -316,7 +319,7 @@ def _environment(slot: int) -> dict[str, str]:
     return found
 
 
-def _status(pid: int, key: str) -> int:
+def _process_memory(pid: int, key: str) -> int:
     """Return an entry of /proc/PID/status in bytes; 0 if it is missing."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -325,7 +328,7 @@ def _status(pid: int, key: str) -> int:
     return 0
 
 
-def _reason(log: Path, code: int) -> str:
+def _failure_reason(log: Path, code: int) -> str:
     """Return why a process has failed, from the end of its log."""
     if code < 0:  # the last lines of the log may be an earlier process's
         hint = "; too little memory?" if code == -signal.SIGKILL else ""
@@ -347,20 +350,20 @@ def remaining_seconds(cells: Sequence[Job], jobs: int, left: Collection[Job] | N
         jobs: how many run at once.
         left: running and waiting cells; all by default. Others have failed, or a scheduler has stopped them.
     """
-    spent = {cell: cell.seconds() for cell in cells}
+    spent = {cell: cell.round_seconds() for cell in cells}
     work = []
     for cell in cells if left is None else left:
-        rounds = 0 if cell.finished else max(0, cell.rounds - len(spent[cell]))
+        rounds = 0 if cell.is_finished else max(0, cell.rounds - len(spent[cell]))
         if rounds:
-            each = _estimate(cell, spent)
+            each = _estimate_round(cell, spent)
             if each is None:
                 return None
             work.append(rounds * each)
     return max([sum(work) / jobs, *work], default=0.0)
 
 
-def _estimate(cell: Job, spent: Mapping[Job, list[float]]) -> float | None:
-    def alike(test: Callable[[Job], bool]) -> list[float]:
+def _estimate_round(cell: Job, spent: Mapping[Job, list[float]]) -> float | None:
+    def mean_seconds(test: Callable[[Job], bool]) -> list[float]:
         return [sum(s) / len(s) for other, s in spent.items() if s and test(other)]
 
     tests: list[Callable[[Job], bool]] = [
@@ -369,5 +372,5 @@ def _estimate(cell: Job, spent: Mapping[Job, list[float]]) -> float | None:
         lambda other: other.column == cell.column,
         lambda other: True,
     ]
-    found: Any = next((means for test in tests if (means := alike(test))), None)
+    found: Any = next((means for test in tests if (means := mean_seconds(test))), None)
     return None if found is None else sum(found) / len(found)

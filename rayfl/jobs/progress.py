@@ -62,7 +62,7 @@ class TableProgress:
             self._all = self._bar.add_task(
                 f"all {self.items}", total=sum(c.rounds for c in self.cells), eta=""
             )
-            self._look([])
+            self._update_bars([])
         return self
 
     def __exit__(
@@ -72,41 +72,41 @@ class TableProgress:
             self._bar.stop()
             self._bar = None
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line."""
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def show(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
+    def show_jobs(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         """Show running and waiting cells, at most once per interval."""
         now = time.monotonic()
         self._left = [*running, *waiting]
         if self._bar is not None and now - self._looked >= REFRESH:
             self._looked = now
-            self._look(running)
+            self._update_bars(running)
         elif self._bar is None and now - self._printed >= self.interval:
             self._printed = now
-            finished = sum(cell.finished for cell in self.cells)
+            finished = sum(cell.is_finished for cell in self.cells)
             parts = [f"{finished}/{len(self.cells)} {self.items} finished"]
-            parts += [f"{job}: round {len(job.seconds())}/{job.rounds}" for job in running]
-            self.tell("; ".join([*parts, self._eta()]))
+            parts += [f"{job}: round {len(job.round_seconds())}/{job.rounds}" for job in running]
+            self.print_line("; ".join([*parts, self._eta_text()]))
 
-    def _look(self, running: Sequence[Job]) -> None:
+    def _update_bars(self, running: Sequence[Job]) -> None:
         assert self._bar is not None
-        done = sum(c.rounds if c.finished else len(c.seconds()) for c in self.cells)
-        finished = sum(cell.finished for cell in self.cells)
+        done = sum(c.rounds if c.is_finished else len(c.round_seconds()) for c in self.cells)
+        finished = sum(cell.is_finished for cell in self.cells)
         self._bar.update(
             self._all,
             completed=done,
             description=f"{finished}/{len(self.cells)} {self.items}",
-            eta=self._eta(),
+            eta=self._eta_text(),
         )
         for job in [job for job in self._tasks if job not in running]:
             self._bar.remove_task(self._tasks.pop(job))
         for job in running:
             if job not in self._tasks:
                 self._tasks[job] = self._bar.add_task(str(job), total=job.rounds, eta="")
-            self._bar.update(self._tasks[job], completed=len(job.seconds()))
+            self._bar.update(self._tasks[job], completed=len(job.round_seconds()))
 
-    def _eta(self) -> str:
+    def _eta_text(self) -> str:
         left = remaining_seconds(self.cells, self.jobs, self._left)
         return "ETA unknown" if left is None else f"ETA {clock(left)}"

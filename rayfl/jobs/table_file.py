@@ -22,16 +22,16 @@ from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.folder import Cell
 from rayfl.report.significance import REFERENCE
-from rayfl.running.settings import rooted
-from rayfl.settings.description import about_data, class_name, tells_apart
-from rayfl.settings.reader import Flat, flattened, layered, read, settled
+from rayfl.running.settings import with_data_root
+from rayfl.settings.description import changes_data, changes_experiment, class_name
+from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers, parse_words
 from rayfl.settings.yaml_file import read_mapping, read_yaml
-from rayfl.system.text import did_you_mean, one_line, shown
+from rayfl.system.text import did_you_mean, one_line, short_repr
 
-Text = str | int | float
+YamlText = str | int | float
 """A text; YAML takes some for numbers."""
 
-KINDS = {
+FILE_KINDS = {
     "table file": ({"table", "columns", "rows"}, "a table of experiments: run it with rayfl table"),
     "tune space": ({"sweep", "search"}, "a tune space: run it with rayfl tune"),
     "configuration": ({"method"}, "a configuration of a run: run it with rayfl run --config"),
@@ -47,25 +47,25 @@ LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
-class _File:
+class _TableFile:
     """What a table file holds."""
 
-    table: Text
+    table: YamlText
     columns: Any
     rows: Any
-    title: Text | None = None
+    title: YamlText | None = None
     seeds: Any = (0,)
     base: Any = None
     missing: list[str] = field(default_factory=list)
-    reference: Text = REFERENCE
+    reference: YamlText = REFERENCE
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row: the settings of its cells, and additional ones for single columns."""
 
-    settings: Flat
-    at: dict[str, Flat]
+    settings: DottedSettings
+    at: dict[str, DottedSettings]
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Table:
     name: str
     title: str
     seeds: tuple[int, ...]
-    base: Flat
-    columns: dict[str, Flat]
-    rows: dict[str, Row]
+    base: DottedSettings
+    columns: dict[str, DottedSettings]
+    rows: dict[str, TableRow]
     missing: frozenset[str] = frozenset()
     reference: str = REFERENCE
 
@@ -99,21 +99,27 @@ class Table:
         """Read a table file."""
         path = Path(path)
         content = read_mapping(path, "table file")
-        check_kind(path, content, "table file")
+        check_file_kind(path, content, "table file")
         with found_in(path):
-            file = read(_File, content)
+            file = build_object(_TableFile, content)
             folder_name("table", file.table)
-            columns = {key: _settings(f"columns.{key}", own) for key, own in _named(file, "columns").items()}
-            rows = {key: _row(f"rows.{key}", own, columns) for key, own in _named(file, "rows").items()}
+            columns = {
+                key: _read_settings(f"columns.{key}", own)
+                for key, own in _named_settings(file, "columns").items()
+            }
+            rows = {
+                key: _read_row(f"rows.{key}", own, columns)
+                for key, own in _named_settings(file, "rows").items()
+            }
             _check_methods({class_name(row.settings["method"]) for row in rows.values()}, file.missing)
             for names in (columns, rows):
                 _check_folders(names)
             for name in (str(file.table), *columns, *rows):
                 if name != one_line(name):
                     raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
-            base, seeds = _settings("base", file.base), check_seeds(file.seeds)
+            base, seeds = _read_settings("base", file.base), check_seeds(file.seeds)
             if (reference := str(file.reference)) not in (REFERENCE, *rows):
-                raise Unknown("reference", f"{reference!r} is no row{_hint(reference, rows)}")
+                raise Unknown("reference", f"{reference!r} is no row{_name_hint(reference, rows)}")
         return cls(
             path,
             str(file.table),
@@ -126,15 +132,15 @@ class Table:
             reference,
         )
 
-    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Flat:
+    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> DottedSettings:
         """Return the settings of a cell, with changes, and its place in the table."""
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
-        place = Cell(self.name, row, column, _worth_telling(changes or {}))
-        return rooted(layered(*layers)) | {"cell": asdict(place)}
+        place = Cell(self.name, row, column, _changed_in_experiment(changes or {}))
+        return with_data_root(merge_layers(*layers)) | {"cell": asdict(place)}
 
-    def lacks(self, settings: Mapping[str, Any]) -> str | None:
+    def missing_method(self, settings: Mapping[str, Any]) -> str | None:
         """Return the settings' method if the file lists it as missing from rayfl; None otherwise."""
         method = settings.get("method")
         return method if method in self.missing else None
@@ -152,14 +158,14 @@ class Table:
         found = {class_name(own): own for own in known} | {own: own for own in known}
         for name in names:
             if name not in found and class_name(name) not in found:
-                raise Unknown(kind, f"{name!r} is not in {self.path}{_hint(name, known)}")
+                raise Unknown(kind, f"{name!r} is not in {self.path}{_name_hint(name, known)}")
         chosen = [found.get(name, found.get(class_name(name))) for name in names]
         return [name for name in known if name in chosen]
 
 
-def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
+def check_file_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
     """Refuse a file of another kind, and name the command that takes it."""
-    for kind, (names, use) in KINDS.items():
+    for kind, (names, use) in FILE_KINDS.items():
         if names <= content.keys():
             if kind != wanted:
                 raise BadValue(path, f"is {use} {path}")
@@ -170,7 +176,7 @@ def check_seeds(seeds: Any) -> tuple[int, ...]:
     """Return the seeds that a file lists."""
     fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
     if not fine or len(set(seeds)) < len(seeds):
-        raise BadValue("seeds", f"must be a list of different whole numbers, not {shown(seeds)}")
+        raise BadValue("seeds", f"must be a list of different whole numbers, not {short_repr(seeds)}")
     return tuple(seeds)
 
 
@@ -184,7 +190,7 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
 
-def changes_of(given: Any, what: str) -> Flat:
+def changes_of(given: Any, what: str) -> DottedSettings:
     """Return the settings that options of ``rayfl.run`` and ``--rounds`` change.
 
     Args:
@@ -194,11 +200,11 @@ def changes_of(given: Any, what: str) -> Flat:
     for name, value in given.settings.items():
         if name in DECIDED:
             raise Conflict(f"--{name}", f"{value}: the {what} decides {name}")
-    settings = settled(flattened(given.settings), Federation)
+    settings = parse_words(flatten_settings(given.settings), Federation)
     return settings | ({} if given.rounds is None else {"rounds": given.rounds})
 
 
-def slug(name: str) -> str:
+def slug_of(name: str) -> str:
     """Return a name in a form that can be part of a path."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
 
@@ -215,23 +221,23 @@ def folder_name(key: str, name: Any) -> str:
         key: of the name in the file.
         name: the name.
     """
-    if not (found := slug(str(name))):
+    if not (found := slug_of(str(name))):
         raise BadValue(key, f"is {name!r}", "it must have letters or digits, because it names a folder")
     if len(found.encode()) > LONGEST_NAME:
-        raise BadValue(key, f"is {shown(name)}: it is too long to name a folder")
+        raise BadValue(key, f"is {short_repr(name)}: it is too long to name a folder")
     return found
 
 
-def of_data(settings: Flat) -> str:
+def data_key(settings: DottedSettings) -> str:
     """Return the settings of the data and their division, as one text to compare."""
-    return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
+    return json.dumps({k: v for k, v in sorted(settings.items()) if changes_data(k) or k == "seed"})
 
 
-def _worth_telling(changes: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={_text(value)}" for name, value in changes.items() if tells_apart(name)]
+def _changed_in_experiment(changes: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_value_text(value)}" for name, value in changes.items() if changes_experiment(name)]
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -241,17 +247,17 @@ def is_table(path: Path) -> bool:
         content = read_yaml(path)
     except UserError:
         return False
-    return isinstance(content, dict) and KINDS["table file"][0] <= content.keys()
+    return isinstance(content, dict) and FILE_KINDS["table file"][0] <= content.keys()
 
 
-def _named(file: _File, key: str) -> dict[str, Any]:
+def _named_settings(file: _TableFile, key: str) -> dict[str, Any]:
     content = getattr(file, key)
     if not isinstance(content, dict):
         raise BadValue(key, "must map names to settings")
     return {str(name): settings for name, settings in content.items()}
 
 
-def _row(place: str, content: Any, columns: Collection[str]) -> Row:
+def _read_row(place: str, content: Any, columns: Collection[str]) -> TableRow:
     content = dict(content) if isinstance(content, dict) else {}
     at = content.pop("at", None) or {}
     if not isinstance(at, dict):
@@ -259,10 +265,12 @@ def _row(place: str, content: Any, columns: Collection[str]) -> Row:
     for column in at:
         if column not in columns:
             raise Unknown(f"{place}.at", f"has settings at {column!r}, and there is no such column")
-    settings = _settings(place, content)
+    settings = _read_settings(place, content)
     if not isinstance(settings.get("method"), str):
         raise Missing(place, "names no method")
-    return Row(settings, {column: _settings(f"{place}.at.{column}", inner) for column, inner in at.items()})
+    return TableRow(
+        settings, {column: _read_settings(f"{place}.at.{column}", inner) for column, inner in at.items()}
+    )
 
 
 def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
@@ -274,35 +282,35 @@ def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
             raise Conflict("missing", f"lists the method {method!r}, and {why}", "remove it from the list")
     for method in sorted(named):
         if "." not in method and method not in known and method not in missing:
-            hint = _hint(method, known)
+            hint = _name_hint(method, known)
             raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
 
 
-def _settings(place: str, content: Any) -> Flat:
+def _read_settings(place: str, content: Any) -> DottedSettings:
     """Check that settings are options with values; a mapping is the value of one option."""
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise BadValue(place, f"must map options to values, and is {shown(content)}")
+        raise BadValue(place, f"must map options to values, and is {short_repr(content)}")
     for option in content:
         if option in DECIDED:
             raise Conflict(f"{place}.{option}", "is for the table to decide", "leave it out")
-    return flattened(content)
+    return flatten_settings(content)
 
 
 def _check_folders(names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
-        folder = slug(name).lower()
+        folder = slug_of(name).lower()
         if len(folder.encode()) > LONGEST_NAME:
-            raise BadValue(f"{shown(name)} is too long: it names a run folder")
+            raise BadValue(f"{short_repr(name)} is too long: it names a run folder")
         if not folder or folder in folders:
             other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
             raise Conflict(f"{other} must differ in letters and digits: they name run folders")
         folders[folder] = name
 
 
-def _hint(wrong: str, known: Collection[str]) -> str:
+def _name_hint(wrong: str, known: Collection[str]) -> str:
     return f"{did_you_mean(wrong, known)} There are {', '.join(known)}"
 
 
@@ -347,4 +355,4 @@ def find_file(given: str, kind: Kind) -> Path:
     known = shipped_names(kind)
     if given in known:
         return shipped_folder(kind) / f"{given}.yaml"
-    raise Unknown(given, f"is no file, and none of this name comes with rayfl{_hint(given, known)}")
+    raise Unknown(given, f"is no file, and none of this name comes with rayfl{_name_hint(given, known)}")

@@ -37,13 +37,13 @@ from rayfl.methods.scaffold import SCAFFOLD
 from rayfl.methods.signflip import SignFlip
 from rayfl.methods.topk import TopK
 from rayfl.methods.wrapper import Wrapper
-from rayfl.settings.base import registered
+from rayfl.settings.base import classes_by_name
 
-WRAPPERS: dict[str, type[Wrapper]] = registered(globals(), Wrapper)
+WRAPPERS: dict[str, type[Wrapper]] = classes_by_name(globals(), Wrapper)
 """The methods around other methods that come with rayfl, by name."""
 
 METHODS: dict[str, type[Method]] = {
-    name: cls for name, cls in registered(globals(), Method).items() if not issubclass(cls, Wrapper)
+    name: cls for name, cls in classes_by_name(globals(), Method).items() if not issubclass(cls, Wrapper)
 }
 """The other methods that come with rayfl, by name: those imported above."""
 

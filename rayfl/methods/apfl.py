@@ -39,37 +39,37 @@ class APFL(Method):
         """Move alpha, then train w, and v within the mixture (Algorithm 1)."""
         net, alpha = client.net, state["alpha"]
 
-        def slope(nets: dict[str, Params], batch: Batch, alpha: Tensor) -> Tensor:
+        def alpha_slope(nets: dict[str, Params], batch: Batch, alpha: Tensor) -> Tensor:
             """Return the derivative of the mixture's loss by alpha (eq. 11)."""
 
             def loss(alpha: Tensor) -> Tensor:
-                mixed = mixture(alpha, nets["own"], nets["received"])
+                mixed = mix_models(alpha, nets["own"], nets["received"])
                 return F.cross_entropy(net.eval(mixed, batch.x), batch.y)
 
             derivative: Tensor = grad(loss)(alpha)
             return derivative
 
-        def both(nets: dict[str, Params], batch: Batch, alpha: Tensor) -> Tensor:
+        def both_losses(nets: dict[str, Params], batch: Batch, alpha: Tensor) -> Tensor:
             """Return F(w) + F(alpha v + (1 - alpha) w), of which v gets the second gradient only (line 8)."""
             w = nets["received"].map(torch.detach)
-            mixed = mixture(alpha, nets["own"], w)
+            mixed = mix_models(alpha, nets["own"], w)
             return client.cross_entropy(nets["received"], batch) + client.cross_entropy(mixed, batch)
 
         nets = {"received": down["weights"], "own": state["own"]}
         if self.adaptive:
-            moved = alpha - client.lr * await client.total(slope, nets, alpha, batches=1)
+            moved = alpha - client.lr * await client.total(alpha_slope, nets, alpha, batches=1)
             alpha = moved.clamp(0, 1)
-        nets = (await client.fit(nets, both, alpha, stream=0)).weights
+        nets = (await client.fit(nets, both_losses, alpha, stream=0)).weights
         return {"weights": nets["received"]}, {"own": nets["own"], "alpha": alpha}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mixture and the global model."""
         net = client.net.eval
-        mixed = mixture(state["alpha"], state["own"], down["weights"])
+        mixed = mix_models(state["alpha"], state["own"], down["weights"])
         return {"personal": net(mixed, x), "global": net(down["weights"], x)}
 
 
-def mixture(alpha: Tensor, v: Params, w: Params) -> Params:
+def mix_models(alpha: Tensor, v: Params, w: Params) -> Params:
     """Return alpha v + (1 - alpha) w, with the BatchNorm statistics of v itself.
 
     Args:

@@ -26,12 +26,12 @@ from rayfl.training.sums import Mean, Reduction, payload_bytes
 Averaging = Literal["samples", "uniform"]
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def _union_types(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the type itself if it is no union."""
     return get_args(kind) or (kind,)
 
 
-def fits(cls: type, one: str, other: str) -> bool:
+def is_overridden_with(cls: type, one: str, other: str) -> bool:
     """Return whether the class that defines one member is, or derives from, the one that defines another."""
     owner, of_other = (next(c for c in cls.__mro__ if name in vars(c)) for name in (one, other))
     return issubclass(owner, of_other)
@@ -280,7 +280,7 @@ class Method(Settings, ABC, place="method"):
     @property
     def in_common(self) -> Literal["nothing", "part", "all"]:
         """How much of ``scores`` is in ``common``: nothing in a class with scores of its own alone."""
-        if not fits(type(self), "common", "scores"):
+        if not is_overridden_with(type(self), "common", "scores"):
             return "nothing"
         return "all" if type(self).own_scores is Method.own_scores else "part"
 
@@ -318,7 +318,7 @@ class Method(Settings, ABC, place="method"):
     def architectures(self) -> Mapping[str, Architecture | str | None]:
         """What describes the method's further nets, by option; None stands for the run's net."""
         kinds = arguments_of(type(self))
-        return {name: getattr(self, name) for name in kinds if Architecture in _alternatives(kinds[name])}
+        return {name: getattr(self, name) for name in kinds if Architecture in _union_types(kinds[name])}
 
     @property
     def nets(self) -> Mapping[str, Net]:

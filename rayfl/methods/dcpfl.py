@@ -146,12 +146,12 @@ class DCPFL(Method):
         n = counts[classes]
         up: dict[str, Any] = {"means": {"classes": classes, "counts": n, "mean": mean[classes]}}
         if self.calibrate:
-            for c, share in zip(classes.tolist(), self._share(n).tolist(), strict=True):
+            for c, share in zip(classes.tolist(), self._moment_weight(n).tolist(), strict=True):
                 moments = await client.total(centred_moments, w, mean[c], of_class=c)  # eq. 7
                 up[_scatter_of(c)] = share * pack_symmetric(moments)
         return up, {"weights": w}
 
-    def _share(self, n: Tensor) -> Tensor:
+    def _moment_weight(self, n: Tensor) -> Tensor:
         """Return what a client's centred second moments count in the pooled ones; of one sample, nothing."""
         n = n.double()
         return n / (n - 1).clamp(min=1) * (n > 1) if self.cov_formula == "printed" else (n > 1).double()
@@ -182,7 +182,7 @@ class DCPFL(Method):
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Train the classifier on the clients' means, pool the statistics, calibrate (Algorithm 1)."""
         head = self._train_on_means(server["head"], list(up["means"].values()), cohort.round)
-        statistics = pool(up)
+        statistics = pool_statistics(up)
         means, known = server["means"].clone(), server["known"].clone()
         for c, of_class in statistics.items():
             means[c], known[c] = of_class["mean"].to(means.dtype), True
@@ -195,7 +195,7 @@ class DCPFL(Method):
             statistics = dict(sorted({**server["statistics"], **statistics}.items()))
             kept = {"statistics": statistics}
         if statistics:
-            head = self._calibrated(head, statistics, masked if self.absent == "mask" else None, cohort.round)
+            head = self._calibrate(head, statistics, masked if self.absent == "mask" else None, cohort.round)
         return {"head": head, "means": means, "known": known, **kept}
 
     def _train_on_means(self, head: Params, sent: Sequence[dict[str, Tensor]], round: int) -> Params:
@@ -207,14 +207,16 @@ class DCPFL(Method):
                 head = head_step(self.net, head, means, classes, self.server_lr)
         return head
 
-    def _calibrated(
+    def _calibrate(
         self, head: Params, statistics: dict[int, State], masked: Tensor | None, round: int
     ) -> Params:
         """Train on virtual features of all classes (eq. 12)."""
         z, y = self.virtual_features(statistics, round)
         z = z.to(head["head.weight"].dtype)
         steps = self.calib_steps or self.calib_epochs * -(-len(y) // self.calib_batch)
-        for some in islice(_batches(len(y), self.calib_batch, self.generator("calibration", round)), steps):
+        for some in islice(
+            _endless_batches(len(y), self.calib_batch, self.generator("calibration", round)), steps
+        ):
             head = head_step(self.net, head, z[some], y[some], self.calib_lr, masked)
         return head
 
@@ -222,7 +224,7 @@ class DCPFL(Method):
         """Draw features from the Gaussian of each class, as many as the class has its share of samples.
 
         Args:
-            statistics: as ``pool`` returns them.
+            statistics: as ``pool_statistics`` returns them.
             round: from 0.
 
         Returns:
@@ -247,13 +249,13 @@ def _scatter_of(c: int) -> str:
     return f"scatter/{c}"
 
 
-def _batches(n: int, size: int, order: torch.Generator) -> Iterator[Tensor]:
+def _endless_batches(n: int, size: int, order: torch.Generator) -> Iterator[Tensor]:
     """Yield the batches of epoch after epoch, each in a new order, without end."""
     while True:
         yield from torch.randperm(n, generator=order).split(size)
 
 
-def pool(up: Mapping[str, Any]) -> dict[int, State]:
+def pool_statistics(up: Mapping[str, Any]) -> dict[int, State]:
     """Return the statistics of every class over all clients' samples (eq. 11, made exact).
 
         (n - 1) Sigma = sum_k S_k + sum_k n_k (mu_k - mu)(mu_k - mu)^T

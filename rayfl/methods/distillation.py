@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def divergence(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
+def softened_divergence(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(teacher || student) of the softmax of logits / T, [B, classes], the mean over the batch.
 
     No gradient reaches the teacher (Hinton, Vinyals and Dean, arXiv 1503.02531, 2015).

@@ -61,16 +61,16 @@ class FD(Local):
             distance = -(taught["targets"][batch.y] * log_q).sum(1) * taught["known"][batch.y]
             return F.cross_entropy(scores, batch.y) + self.gamma * distance.mean()
 
-        def answers(w: Params, x: Tensor) -> Tensor:
+        def class_outputs(w: Params, x: Tensor) -> Tensor:
             return net.eval(w, x).softmax(1)
 
-        fitted = await client.fit(state["weights"], loss, self._others(state, down))
-        outputs = await class_means(client, fitted.weights, answers, down["outputs"].dtype)
+        fitted = await client.fit(state["weights"], loss, self._others_outputs(state, down))
+        outputs = await class_means(client, fitted.weights, class_outputs, down["outputs"].dtype)
         owners = (client.class_counts > 0).to(outputs)
         own = {"outputs": outputs, "owners": owners}
         return own, {"weights": fitted.weights, **own, "round": client.round}
 
-    def _others(self, state: State, down: State) -> dict[str, Tensor]:
+    def _others_outputs(self, state: State, down: State) -> dict[str, Tensor]:
         """Return the mean outputs of the others; the own ones are in the sum if they were sent last."""
         mine = float(state["round"] == down["round"])
         outputs = down["outputs"] - mine * state["outputs"]

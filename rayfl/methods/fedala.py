@@ -41,10 +41,10 @@ class FedALA(Method):
 
     def init_client(self, client: Client) -> State:
         """Start from the common weights; W is 1 at first, which takes all as received."""
-        own = self._upper(client.initial)
+        own = self._upper_names(client.initial)
         return {"own": own, "W": own.map(torch.ones_like), "trained": False, "settled": False}
 
-    def _upper(self, w: Params) -> Params:
+    def _upper_names(self, w: Params) -> Params:
         """Return the parameters that are mixed: the last ones of the net."""
         names = [name for name in w if name in w.train_names][-self.layer_idx :]
         return w.select(names.__contains__)
@@ -58,14 +58,14 @@ class FedALA(Method):
                 fitted = await self._learn(client, state, down["weights"], 1 + len(losses))
                 state["W"] = fitted.weights["W"]
                 losses.append(fitted.loss)
-                if state["settled"] or self._settled(losses):
+                if state["settled"] or self._settle_weights(losses):
                     break
             state["settled"] = True
-        start = self._mixed(state, down["weights"])
+        start = self._mix_received(state, down["weights"])
         w = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
-        return {"weights": w}, {**state, "own": self._upper(w), "trained": True}
+        return {"weights": w}, {**state, "own": self._upper_names(w), "trained": True}
 
-    def _settled(self, losses: list[float]) -> bool:
+    def _settle_weights(self, losses: list[float]) -> bool:
         last = torch.tensor(losses[-self.num_pre_loss :], dtype=torch.float64)
         steady = len(losses) > self.num_pre_loss and last.std(correction=0).item() < self.threshold
         return steady or len(losses) == MOST_EPOCHS
@@ -80,7 +80,9 @@ class FedALA(Method):
             w = Params({**base.tensors, **models["buffers"].tensors, **mixed}, base.train_names, live=True)
             return F.cross_entropy(net(w, batch.x), batch.y)
 
-        def within(gradients: dict[str, Params], models: dict[str, Params], extra: dict[str, Any]) -> Any:
+        def keep_in_unit_range(
+            gradients: dict[str, Params], models: dict[str, Params], extra: dict[str, Any]
+        ) -> Any:
             """Return the gradients with which a step ends in [0, 1]."""
             W, lr = models["W"], extra["lr"]
             end = (W - lr * gradients["W"]).map(lambda t: t.clamp(0, 1))
@@ -91,7 +93,7 @@ class FedALA(Method):
             {"W": state["W"], "buffers": buffers},
             loss,
             {"received": received, "own": state["own"], "lr": self.eta},
-            after_clip=within,
+            after_clip=keep_in_unit_range,
             epochs=1,
             lr=self.eta,
             optimiser=SGD(),
@@ -102,14 +104,14 @@ class FedALA(Method):
             share=max(self.rand_percent / 100, min(1, 2 / client.samples)),  # BatchNorm needs two samples
         )
 
-    def _mixed(self, state: State, received: Params) -> Params:
+    def _mix_received(self, state: State, received: Params) -> Params:
         """Return the model that a client begins with (eq. 5)."""
         if not state["trained"]:
             return received
-        now = self._upper(received)
+        now = self._upper_names(received)
         return received.merge(state["own"] + (now - state["own"]) * state["W"])
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score what the client would begin with, and what it has received."""
-        own = client.net.eval(self._mixed(state, down["weights"]), x)
+        own = client.net.eval(self._mix_received(state, down["weights"]), x)
         return {"personal": own, "global": client.net.eval(down["weights"], x)}

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.distillation import divergence
+from rayfl.methods.distillation import softened_divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Training
 from rayfl.training.net import Cut
 
-Nets = dict[str, Params]
+NetWeights = dict[str, Params]
 OTHER = {"online": "offline", "offline": "online"}
 CHOSEN = {"both": ("online", "offline"), "online": ("online",), "offline": ("offline",), "none": ()}
 
@@ -134,15 +134,15 @@ class FedCO2(Method):
         """Run both phases of a round (Algorithm 1; Algorithm 2 without the transfers)."""
         net, cut = client.net, self.exchange
 
-        def mutual(w: Nets, batch: Batch, teachers: Nets) -> Tensor:
+        def mutual_loss(w: NetWeights, batch: Batch, teachers: NetWeights) -> Tensor:
             """Eq. 4 and 5: each net learns from the other as it was when the round began."""
             loss = batch.x.new_zeros(())
             for m in CHOSEN[self.intra.removeprefix("to_")]:
                 taught = net.eval(teachers[OTHER[m]], batch.x)
-                loss = loss + divergence(taught, net(w[m], batch.x), self.kd_temperature)
+                loss = loss + softened_divergence(taught, net(w[m], batch.x), self.kd_temperature)
             return loss
 
-        def through(head: Params, z: Tensor, y: Tensor, own: bool | Tensor) -> Tensor:
+        def foreign_loss(head: Params, z: Tensor, y: Tensor, own: bool | Tensor) -> Tensor:
             """Return the cross-entropy of features z, [B, d], sent through a foreign classifier.
 
             In a stack ``own`` is a tensor where the classifier is that of one of its clients: of this one
@@ -153,7 +153,7 @@ class FedCO2(Method):
             loss = F.cross_entropy(net.eval.head(head, z, cut), y)
             return loss.masked_fill(own, 0) if isinstance(own, Tensor) else loss
 
-        def adapt(w: Nets, batch: Batch, foreign: dict[str, Any]) -> Tensor:
+        def adapt(w: NetWeights, batch: Batch, foreign: dict[str, Any]) -> Tensor:
             """Eq. 6 and 7: the own task, and the same task through the others' frozen classifiers."""
             loss = batch.x.new_zeros(())
             for m in CHOSEN["both"]:
@@ -162,12 +162,14 @@ class FedCO2(Method):
                 if m in CHOSEN[self.inter]:
                     for head, own in zip(foreign["heads"], foreign["own"]):
                         if own is not True:
-                            loss = loss + self.mu * through(head, z, batch.y, own)
+                            loss = loss + self.mu * foreign_loss(head, z, batch.y, own)
             return loss
 
-        nets: Nets = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
+        nets: NetWeights = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
         if self.intra != "none" and state["trained"]:
-            nets = (await client.fit(nets, mutual, nets, epochs=self.mutual_epochs, phase="mutual")).weights
+            nets = (
+                await client.fit(nets, mutual_loss, nets, epochs=self.mutual_epochs, phase="mutual")
+            ).weights
         heads = down.get("heads", {})
         # all clients are handed the same heads, so that a stack holds them once
         foreign = {"heads": list(heads.values()), "own": [j == client.id for j in heads]}

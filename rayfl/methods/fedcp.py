@@ -53,7 +53,7 @@ class FedCP(Method):
     def init_server(self, initial: Params) -> State:
         """Start from the common weights and a random policy."""
         head = self.personal_part(initial)
-        return {"weights": self.shared_part(initial), "head": head, "policy": self._policy(initial)}
+        return {"weights": self.shared_part(initial), "head": head, "policy": self._initial_policy(initial)}
 
     def init_client(self, client: Client) -> State:
         """Start from the common head; the context is drawn, as long as there has been no exchange."""
@@ -61,11 +61,11 @@ class FedCP(Method):
         draw = generator(self.seed, "client context", client.id, 0)  # the same in every round
         drawn = torch.rand(head["head.weight"].shape[1], generator=draw)
         context = F.normalize(drawn.to(head["head.weight"]), dim=0)
-        policy = self._policy(client.initial)
+        policy = self._initial_policy(client.initial)
         state: State = {"head": head, "global_head": head, "policy": policy, "context": context}
         return {**state, "trained": False}
 
-    def _policy(self, initial: Params) -> Params:
+    def _initial_policy(self, initial: Params) -> Params:
         """Return the initial policy of the run: Linear(d, 2d) as PyTorch draws it, and LayerNorm(2d)."""
         like = initial["head.weight"]
         d = like.shape[1]
@@ -84,11 +84,11 @@ class FedCP(Method):
         def loss(w: dict[str, Params], batch: Batch, frozen: dict[str, Any]) -> Tensor:
             """Cross-entropy of both heads' scores + lambda times the distance of the features."""
             z = net.features(w["net"], batch.x)
-            own, rest = divide(
-                w["policy"], z, frozen["context"], gumbel(noise.split(batch.key, 0), len(z), z)
+            own, rest = divide_features(
+                w["policy"], z, frozen["context"], gumbel_noise(noise.split(batch.key, 0), len(z), z)
             )
             scores = net.head(w["net"], own) + net.eval.head(frozen["head"], rest)
-            distance = mmd(z, net.eval.features(frozen["extractor"], batch.x).detach())
+            distance = squared_mmd(z, net.eval.features(frozen["extractor"], batch.x).detach())
             return F.cross_entropy(scores, batch.y) + self.lam * distance
 
         start = {"net": down["weights"].merge(state["head"]), "policy": down["policy"]}
@@ -109,8 +109,8 @@ class FedCP(Method):
         drawn = None
         if self.gumbel_eval:
             key = torch.randint(2**62, (), generator=client.generator("gumbel")).to(z.device)
-            drawn = gumbel(key, len(z), z)
-        own, rest = divide(state["policy"], z, state["context"], drawn)
+            drawn = gumbel_noise(key, len(z), z)
+        own, rest = divide_features(state["policy"], z, state["context"], drawn)
         personal = net.head(state["head"], own) + net.head(state["global_head"], rest)
         return {"personal": personal, "global": net.head(down["head"], z)}
 
@@ -120,7 +120,9 @@ def context_of(head: Params) -> Tensor:
     return F.normalize(head["head.weight"].sum(0), dim=0)
 
 
-def divide(policy: Params, z: Tensor, context: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+def divide_features(
+    policy: Params, z: Tensor, context: Tensor, drawn: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Divide features, [B, d], into what is for the own and for the global head, [B, d] each.
 
     Args:
@@ -135,18 +137,18 @@ def divide(policy: Params, z: Tensor, context: Tensor, drawn: Tensor | None) -> 
     return shares[:, 0] * z, shares[:, 1] * z
 
 
-def gumbel(key: Tensor, count: int, like: Tensor) -> Tensor:
+def gumbel_noise(key: Tensor, count: int, like: Tensor) -> Tensor:
     """Return standard Gumbel noise, [count, 2, d], for features like these, [B, d]."""
     u = noise.uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0; the largest is rounded to 1
     u = u.clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log(u.to(like.dtype)))
 
 
-def mmd(x: Tensor, y: Tensor) -> Tensor:
+def squared_mmd(x: Tensor, y: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of two samples, [B, d], with a sum of Gaussian kernels."""
 
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
+    def gaussian_kernel(a: Tensor, b: Tensor) -> Tensor:
         square = (a[:, None] - b[None]).square().sum(2)
         return torch.stack([(-square / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
 
-    return (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)).mean()
+    return (gaussian_kernel(x, x) + gaussian_kernel(y, y) - 2 * gaussian_kernel(x, y)).mean()

@@ -59,27 +59,27 @@ class FedDGGA(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Measure how much worse the received model is than the own one was; train; measure the own one."""
-        now = await self._badness(client, down["weights"])
+        now = await self._error_measure(client, down["weights"])
         gap = now - state["badness"] if state["known"] else torch.zeros_like(now)
         dtype = down["weights"]["head.weight"].dtype  # gaps are sent at the width of the weights
         w = (await client.fit(down["weights"], client.cross_entropy)).weights
         return {"weights": w, "gap": gap.to(dtype)}, {
-            "badness": await self._badness(client, w),
+            "badness": await self._error_measure(client, w),
             "known": True,
         }
 
-    async def _badness(self, client: Client, w: Params) -> Tensor:
+    async def _error_measure(self, client: Client, w: Params) -> Tensor:
         """Return the mean loss of a model on a client's validation data, or its share of errors, float64."""
         net, by_loss = client.net.eval, self.metric == "loss"
 
-        def errors(w: Params, batch: Batch, extra: None) -> Tensor:
+        def batch_errors(w: Params, batch: Batch, extra: None) -> Tensor:
             scores = net(w, batch.x)
             if by_loss:
                 return F.cross_entropy(scores, batch.y, reduction="none").double().sum()
             return (scores.argmax(1) != batch.y).double().sum()
 
         split: Literal["train", "val"] = "val" if client.val_samples else "train"
-        total: Tensor = await client.total(errors, w, split=split)
+        total: Tensor = await client.total(batch_errors, w, split=split)
         return total / (client.val_samples or client.samples)
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:

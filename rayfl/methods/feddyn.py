@@ -49,12 +49,14 @@ class FedDyn(Method):
         """Minimise F(w) - <g_i, w> + alpha/2 ||w - w_t||^2 (eq. 1), then renew g_i (Algorithm 1, line 9)."""
         received: Params = down["weights"].trainable()
 
-        def dynamic(g: Params, w: Params, extra: tuple[Params, Params]) -> Params:
+        def add_dynamic_term(g: Params, w: Params, extra: tuple[Params, Params]) -> Params:
             gradient, received = extra
             return g - gradient + self.alpha * (w - received)
 
         extra = (state["gradient"], received)
-        w = (await client.fit(down["weights"], client.cross_entropy, extra, before_clip=dynamic)).weights
+        w = (
+            await client.fit(down["weights"], client.cross_entropy, extra, before_clip=add_dynamic_term)
+        ).weights
         return {"weights": w}, {"gradient": state["gradient"] - self.alpha * (w.trainable() - received)}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:

@@ -68,10 +68,12 @@ class FedFA(Method):
         statistics = server["statistics"].merge(mean)
         if len(gathered) > 1:  # one client has no variance: the earlier one stays
             stacked = Params.stack(gathered.values())
-            statistics = statistics.replace({f"{n}_var": self._variance(t) for n, t in stacked.items()})
+            statistics = statistics.replace(
+                {f"{n}_var": self._client_variance(t) for n, t in stacked.items()}
+            )
         return {"weights": up["weights"], "statistics": statistics}
 
-    def _variance(self, values: Tensor) -> Tensor:
+    def _client_variance(self, values: Tensor) -> Tensor:
         """Return the variance over clients of values [clients, C], as [C]."""
         if self.var_mode == "channel":
             return values.var(0, correction=0)

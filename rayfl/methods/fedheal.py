@@ -73,8 +73,8 @@ class FedHEAL(FedAvg):
         whole = sum(p[i] for i in masked)
         weight = {i: p[i] / whole for i in masked}
 
-        held = _sum({i: weight[i] * masks[i] for i in masked})  # per number; 0 where all are masked
-        moved = _sum({i: weight[i] * step for i, step in masked.items()})
+        held = _sum_params({i: weight[i] * masks[i] for i in masked})  # per number; 0 where all are masked
+        moved = _sum_params({i: weight[i] * step for i, step in masked.items()})
         mean = moved / held.map(lambda t: t.where(t > 0, 1))
         return {"weights": before + mean, "history": history, "rounds": rounds, "p": p, "delta": delta}
 
@@ -84,7 +84,7 @@ class FedHEAL(FedAvg):
         return {"p": [server["p"][i] / whole for i in sorted(server["p"])]}
 
 
-def _sum(terms: Mapping[int, Params]) -> Params:
+def _sum_params(terms: Mapping[int, Params]) -> Params:
     first, *others = terms.values()
     for other in others:
         first = first + other

@@ -88,11 +88,13 @@ class FediOS(Method):
     def setup(self, net: Net, population: int, seed: int) -> None:
         """See how many subspaces there are; refuse a rank or a number of clients that does not fit."""
         super().setup(net, population, seed)
-        self._subspaces = self._divide(_width(net), population) if self.projections else (0, 0)
+        self._subspaces = (
+            self._divide_dimensions(_feature_size(net), population) if self.projections else (0, 0)
+        )
         self._drawn: list[Tensor] = []
         self._in_head = net.names("last_layer", "head")
 
-    def _divide(self, d: int, clients: int) -> tuple[int, int]:
+    def _divide_dimensions(self, d: int, clients: int) -> tuple[int, int]:
         """Return the rank of each subspace and how many subspaces there are, the generic one included."""
         rank = self.rank or max(1, d // (clients + 1))
         if (clients + 1) * rank <= d:
@@ -112,7 +114,7 @@ class FediOS(Method):
             )
         return rank, d // rank
 
-    def bases(self, client: int, like: Tensor) -> dict[str, Tensor | None]:
+    def subspace_bases(self, client: int, like: Tensor) -> dict[str, Tensor | None]:
         """Return the bases O, [d, r], of the generic and of a client's subspace; None where P = I.
 
         They follow from seed, N, d and r alone, so that nothing has to be sent.
@@ -125,7 +127,7 @@ class FediOS(Method):
             return {"generic": None, "individual": None}
         rank, count = self._subspaces
         if not self._drawn:
-            columns = orthonormal(self.basis, _width(self.net), self.seed).to(like)
+            columns = orthonormal_matrix(self.basis, _feature_size(self.net), self.seed).to(like)
             self._drawn = [part.contiguous() for part in columns[:, : count * rank].split(rank, dim=1)]
         return {"generic": self._drawn[0], "individual": self._drawn[1 + client % (count - 1)]}
 
@@ -190,47 +192,47 @@ class FediOS(Method):
         """Train both extractors and the head (Algorithm 1)."""
         net = client.net
 
-        def generic(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+        def generic_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^g)."""
-            phi = project(net.features(w["generic"], batch.x), bases["generic"])
+            phi = project_onto(net.features(w["generic"], batch.x), bases["generic"])
             return F.cross_entropy(net.head(w["generic"], phi), batch.y)
 
-        def individual(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+        def individual_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^p) with H frozen."""
-            phi = project(net.features(w["individual"], batch.x), bases["individual"])
+            phi = project_onto(net.features(w["individual"], batch.x), bases["individual"])
             frozen = w["generic"].select(self._in_head.__contains__).map(torch.detach)
             loss = F.cross_entropy(net.eval.head(frozen, phi), batch.y)
             w["measured"]["individual_loss"].add_(loss.detach())
             return loss
 
-        def joint(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+        def joint_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^f) + CE(H phi^g) + CE(H phi^p) + lambda L_re."""
             a, b = (net.features(w[m], batch.x) for m in ("generic", "individual"))
-            phi_g, phi_p = project(a, bases["generic"]), project(b, bases["individual"])
+            phi_g, phi_p = project_onto(a, bases["generic"]), project_onto(b, bases["individual"])
             mixed = self.alpha * phi_g + (1 - self.alpha) * phi_p
             fused, shared, own = (
                 F.cross_entropy(net.head(w["generic"], phi), batch.y) for phi in (mixed, phi_g, phi_p)
             )
-            overlap = self._overlap(a, b, phi_g, phi_p)
+            overlap = self._overlap_loss(a, b, phi_g, phi_p)
             w["measured"]["individual_loss"].add_(own.detach())
             w["measured"]["overlap"].add_(overlap.detach())
             return fused + shared + own + self.lam * overlap
 
-        bases = self.bases(client.id, down["weights"]["head.weight"])
+        bases = self.subspace_bases(client.id, down["weights"]["head.weight"])
         if not self.individual_extractor:
-            nets = (await client.fit({"generic": down["weights"]}, generic, bases)).weights
+            nets = (await client.fit({"generic": down["weights"]}, generic_loss, bases)).weights
             return {"weights": nets["generic"]}, {}
         alternates = self.schedule == "alternating"
         zero = down["weights"]["head.weight"].new_zeros(())
         names = ("individual_loss",) if alternates else ("individual_loss", "overlap")
         measured = Params(dict.fromkeys(names, zero), frozenset())
         start = {"generic": down["weights"], "individual": state["own"], "measured": measured}
-        fitted = await client.fit(start, (generic, individual) if alternates else joint, bases)
+        fitted = await client.fit(start, (generic_loss, individual_loss) if alternates else joint_loss, bases)
         nets, steps = fitted.weights, max(1, fitted.steps // (2 if alternates else 1))
         figures = {name: value.item() / steps for name, value in nets["measured"].items()}
         return {"weights": nets["generic"], "figures": figures}, {"own": nets["individual"]}
 
-    def _overlap(self, a: Tensor, b: Tensor, phi_g: Tensor, phi_p: Tensor) -> Tensor:
+    def _overlap_loss(self, a: Tensor, b: Tensor, phi_g: Tensor, phi_p: Tensor) -> Tensor:
         """Return L_re of features [B, d] before (a, b) and after projection: eq. 11 or a variant."""
         if self.ortho_reg_on == "cos":
             return F.cosine_similarity(a, b, dim=1).abs().mean()
@@ -248,12 +250,12 @@ class FediOS(Method):
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score H phi^f, H phi^g and H phi^p; the global model is H phi^g."""
         net, w = client.net.eval, down["weights"]
-        bases = self.bases(client.id, w["head.weight"])
-        phi_g = project(net.features(w, x), bases["generic"])
+        bases = self.subspace_bases(client.id, w["head.weight"])
+        phi_g = project_onto(net.features(w, x), bases["generic"])
         generic = net.head(w, phi_g)
         if not self.individual_extractor:
             return {"personal": generic, "global": generic, "generic": generic}
-        phi_p = project(net.features(state["own"], x), bases["individual"])
+        phi_p = project_onto(net.features(state["own"], x), bases["individual"])
         personal = net.head(w, self.alpha * phi_g + (1 - self.alpha) * phi_p)
         return {
             "personal": personal,
@@ -263,12 +265,12 @@ class FediOS(Method):
         }
 
 
-def project(z: Tensor, basis: Tensor | None) -> Tensor:
+def project_onto(z: Tensor, basis: Tensor | None) -> Tensor:
     """Return the projection of features z, [B, d], onto the span of a basis, [d, r]: P z with P = O O^T."""
     return z if basis is None else z @ basis @ basis.mT
 
 
-def orthonormal(basis: Basis, d: int, seed: int) -> Tensor:
+def orthonormal_matrix(basis: Basis, d: int, seed: int) -> Tensor:
     """Return an orthonormal matrix, float64 [d, d], the same in every process.
 
     Args:
@@ -284,6 +286,6 @@ def orthonormal(basis: Basis, d: int, seed: int) -> Tensor:
     return q * r.diagonal().sign()  # the one decomposition whose R has a positive diagonal
 
 
-def _width(net: Net) -> int:
+def _feature_size(net: Net) -> int:
     """Return d, the number of features that the head takes."""
     return net.module.head.in_features

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
-from rayfl.methods.distillation import divergence
+from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import above, at_most
 from rayfl.training import Batch, Client, Mean, Params, Reduction, State
 
-LEAST = 0.01
+LEAST_LOSS = 0.01
 """Least sum of cross-entropies that distillation is divided by: confident models would make it infinite."""
 
 
@@ -74,26 +74,28 @@ class FedKD(Method):
             z_mentee = mentee_net.features(w["mentee"], batch.x)
             own, common = net.head(w["mentor"], z), mentee_net.head(w["mentee"], z_mentee)
             task, task_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(common, batch.y)
-            unsure = (task + task_mentee).detach().clamp(min=LEAST)  # the worse both are, the less they teach
+            unsure = (
+                (task + task_mentee).detach().clamp(min=LEAST_LOSS)
+            )  # the worse both are, the less they teach
             mapping = w["map"]["weight"].T
-            taught = divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
-            taught_mentee = divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
+            taught = softened_divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
+            taught_mentee = softened_divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
             return task + task_mentee + (taught + taught_mentee) / unsure
 
         start = {"mentor": state["mentor"], "mentee": down["weights"], "map": state["map"]}
         w = (await client.fit(start, loss)).weights
-        energy = self._energy(client.round)
+        energy = self._energy_share(client.round)
         change, ranks = {}, []
-        for name, moved in matrices(w["mentee"] - down["weights"]).items():
-            low, rank = truncated(moved, energy)
+        for name, moved in matrices_of(w["mentee"] - down["weights"]).items():
+            low, rank = truncate_svd(moved, energy)
             change[name] = down["weights"][name] + low.view_as(w["mentee"][name])
             ranks.append(rank)
-            if not worthwhile(rank, moved):
+            if not is_smaller_factored(rank, moved):
                 change[name] = w["mentee"][name]  # sent as it is
         up = {"weights": w["mentee"].replace(change), "ranks": torch.tensor(ranks).to(w["map"]["weight"])}
         return up, {"mentor": w["mentor"], "map": w["map"]}
 
-    def _energy(self, round: int) -> float:
+    def _energy_share(self, round: int) -> float:
         """Return T(t) of a round, from ``T_start`` to ``T_end`` (eq. 8)."""
         return self.T_start + (self.T_end - self.T_start) * round / max(1, self.rounds - 1)
 
@@ -102,8 +104,8 @@ class FedKD(Method):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the factors of the matrices that are sent as such: r (o + i + 1) numbers instead of o i."""
         received, sent = super().communication_bytes(client, down, up)
-        for rank, matrix in zip(up["ranks"].tolist(), matrices(up["weights"]).values(), strict=True):
-            if worthwhile(rank, matrix):
+        for rank, matrix in zip(up["ranks"].tolist(), matrices_of(up["weights"]).values(), strict=True):
+            if is_smaller_factored(rank, matrix):
                 saved = matrix.numel() - int(rank) * (sum(matrix.shape) + 1)
                 sent["weights"] -= saved * matrix.element_size()
         return received, sent
@@ -118,17 +120,17 @@ class FedKD(Method):
         return {"personal": client.net.eval(state["mentor"], x), "global": mentee}
 
 
-def matrices(w: Params) -> dict[str, Tensor]:
+def matrices_of(w: Params) -> dict[str, Tensor]:
     """Return the entries with at least two dimensions as matrices [out, everything else], by name."""
     return {name: t.reshape(len(t), -1) for name, t in w.trainable().items() if t.dim() > 1}
 
 
-def worthwhile(rank: float, matrix: Tensor) -> bool:
+def is_smaller_factored(rank: float, matrix: Tensor) -> bool:
     """Return whether a matrix [o, i] of rank r is smaller as factors: r (o + i + 1) < o i."""
     return rank * (sum(matrix.shape) + 1) < matrix.numel()
 
 
-def truncated(matrix: Tensor, energy: float) -> tuple[Tensor, int]:
+def truncate_svd(matrix: Tensor, energy: float) -> tuple[Tensor, int]:
     """Return the sum of the fewest singular terms of a matrix with a share of its energy, and their number.
 
     Args:

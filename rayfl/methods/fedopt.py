@@ -55,10 +55,10 @@ class FedOpt(FedAvg):
         if self.rule == "momentum":  # v <- beta1 v + D, x <- x + eta v
             kept = self.beta1 * before
             change = kept + (target - x)
-            stepped = _between(x, target, self.server_lr) + self.server_lr * kept
+            stepped = _step_towards(x, target, self.server_lr) + self.server_lr * kept
             return {"weights": mean.merge(stepped), "change": change}
         change = self.beta1 * before + (1 - self.beta1) * (target - x)  # line 10
-        square = self._square(server["square"], (target - x) * (target - x))
+        square = self._squared_change(server["square"], (target - x) * (target - x))
         scaled = change / (square.map(torch.sqrt) + self.tau)
         return {
             "weights": mean.merge(x + self.server_lr * scaled),  # line 14
@@ -66,7 +66,7 @@ class FedOpt(FedAvg):
             "square": square,
         }
 
-    def _square(self, v: Params, new: Params) -> Params:
+    def _squared_change(self, v: Params, new: Params) -> Params:
         """Return v_t of v_(t-1) and the squared change (lines 11 to 13)."""
         if self.rule == "adagrad":
             return v + new
@@ -75,6 +75,6 @@ class FedOpt(FedAvg):
         return v - (1 - self.beta2) * (new * (v - new).map(torch.sign))
 
 
-def _between(x: Params, target: Params, step: float) -> Params:
+def _step_towards(x: Params, target: Params, step: float) -> Params:
     """Return x + step (target - x), and for a step of 1 the target itself, to the bit."""
     return Params({n: torch.lerp(t, target[n], step) for n, t in x.tensors.items()}, x.train_names)

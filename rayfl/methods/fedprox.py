@@ -38,11 +38,11 @@ class FedProx(Method):
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""
         received = down["weights"]
         fitted = await client.fit(
-            received, client.cross_entropy, received.trainable(), before_clip=self._proximal
+            received, client.cross_entropy, received.trainable(), before_clip=self._add_proximal
         )
         return {"weights": fitted.weights}, state
 
-    def _proximal(self, g: Params, w: Params, received: Params) -> Params:
+    def _add_proximal(self, g: Params, w: Params, received: Params) -> Params:
         """Add the gradient of the proximal term; that of ``l2`` counts as zero at w = w_t."""
         step = w - received
         if self.norm == "squared":

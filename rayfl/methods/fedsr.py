@@ -69,10 +69,10 @@ class FedSR(Method):
 
         def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
             _, (both,) = net.watch(w["net"], batch.x, layer)
-            mean, scale = gaussian(both)
+            mean, scale = mean_and_scale(both)
             z = mean + scale * noise.normal(batch.key, tuple(mean.shape)).to(mean)
             task = F.cross_entropy(net.head(w["net"], z), batch.y)
-            return task + l2r * z.norm(dim=1).mean() + cmi * information(w["classes"], mean, scale, batch.y)
+            return task + l2r * z.norm(dim=1).mean() + cmi * kl_to_classes(w["classes"], mean, scale, batch.y)
 
         fitted = (await client.fit({"net": down["weights"], "classes": state["classes"]}, loss)).weights
         return {"weights": fitted["net"]}, {"classes": fitted["classes"]}
@@ -81,7 +81,7 @@ class FedSR(Method):
         """Score the mean probabilities of draws, as their logarithms."""
         net, w = client.net.eval, down["weights"]
         _, (both,) = net.watch(w, x, self._gaussian)
-        mean, scale = gaussian(both)
+        mean, scale = mean_and_scale(both)
         key = torch.tensor(seed_of(self.seed, "features at evaluation"), device=x.device)
         draws = [noise.normal(noise.split(key, k), mean.shape[1:]).to(mean) for k in range(self.test_samples)]
         each = torch.stack([F.log_softmax(net.head(w, mean + scale * eps), 1) for eps in draws])
@@ -89,13 +89,13 @@ class FedSR(Method):
         return {"personal": scores, "global": scores}
 
 
-def gaussian(both: Tensor) -> tuple[Tensor, Tensor]:
+def mean_and_scale(both: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and scale, [B, z] each, of what an extractor puts out, [B, 2 z]."""
     mean, raw = both.chunk(2, -1)
     return mean, F.softplus(raw).clamp(min=SMALLEST)
 
 
-def information(classes: Params, mean: Tensor, scale: Tensor, y: Tensor) -> Tensor:
+def kl_to_classes(classes: Params, mean: Tensor, scale: Tensor, y: Tensor) -> Tensor:
     """Return KL(N(C mean, (C scale)^2) || N(r_y, s_y^2)), summed over features, the mean over the batch.
 
     Args:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
-from rayfl.methods.distillation import divergence
+from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Params, State
@@ -52,8 +52,8 @@ class FML(Method):
 
         def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
             own, meme = net(w["own"], batch.x), meme_net(w["meme"], batch.x)
-            of_own = alpha * F.cross_entropy(own, batch.y) + (1 - alpha) * divergence(meme, own)
-            of_meme = beta * F.cross_entropy(meme, batch.y) + (1 - beta) * divergence(own, meme)
+            of_own = alpha * F.cross_entropy(own, batch.y) + (1 - alpha) * softened_divergence(meme, own)
+            of_meme = beta * F.cross_entropy(meme, batch.y) + (1 - beta) * softened_divergence(own, meme)
             return of_own + of_meme
 
         w = (await client.fit({"own": state["own"], "meme": down["weights"]}, loss)).weights

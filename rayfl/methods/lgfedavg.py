@@ -39,7 +39,7 @@ class LGFedAvg(PartlyPersonal):
         last = {}
         for name, net in nets.items():
             parameters = dict(net.module.named_parameters())
-            last[name] = [(n, tuple(parameters[n].shape)) for n in _last(net, self.p)]
+            last[name] = [(n, tuple(parameters[n].shape)) for n in _last_parameters(net, self.p)]
         (first, shared), *others = last.items()
         for name, theirs in others:
             if theirs != shared:
@@ -56,9 +56,9 @@ class LGFedAvg(PartlyPersonal):
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share the last layers."""
-        return name in _last(self.net, self.p)
+        return name in _last_parameters(self.net, self.p)
 
 
-def _last(net: Net, p: int) -> list[str]:
+def _last_parameters(net: Net, p: int) -> list[str]:
     """Return the names of a net's last parameter tensors."""
     return [name for name in net.modules_of if name in net.train_names][-p:]

@@ -92,21 +92,21 @@ class PartialFed(Method):
 
     def state_for_new_clients(self, state: State) -> State:
         """New clients start from the mean of the layers that stay; where choices are learned, none do."""
-        return {} if self.mode == "adaptive" else {"own": state["own"].select(self._fixed)}
+        return {} if self.mode == "adaptive" else {"own": state["own"].select(self._stays_personal)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Choose layers, begin with them, and train everything."""
         state = dict(state)
         if self.mode == "adaptive" and state["trained"]:
-            state["logits"] = await self._learn(client, state, down["weights"])
+            state["logits"] = await self._learn_choices(client, state, down["weights"])
             state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
-        start = self._chosen(state, down["weights"])
+        start = self._chosen_model(state, down["weights"])
         trained = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
         w = down["weights"].replace(trained.tensors)
         kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
         return {"weights": w, **kept}, {**state, "own": w, "trained": True}
 
-    async def _learn(self, client: Client, state: State, received: Params) -> Tensor:
+    async def _learn_choices(self, client: Client, state: State, received: Params) -> Tensor:
         """Return the logits, [layers, 2], after an epoch of SGD on them alone."""
         net, layers = client.net.eval, self._layers
 
@@ -135,17 +135,19 @@ class PartialFed(Method):
         )
         return fitted.weights["logits"]
 
-    def _chosen(self, state: State, received: Params) -> Params:
+    def _chosen_model(self, state: State, received: Params) -> Params:
         """Return the model that a client begins with."""
         own: Params = state["own"]
         if self.mode != "adaptive":  # in the order of FedBN and FedPer, which are cases of it
-            return received.select(lambda name: not self._fixed(name)).merge(own.select(self._fixed))
+            return received.select(lambda name: not self._stays_personal(name)).merge(
+                own.select(self._stays_personal)
+            )
         if not state["trained"]:
             return received
         kept = {name for keep, layer in zip(state["kept"].tolist(), self._layers) if keep for name in layer}
         return received.merge(own.select(kept.__contains__))
 
-    def _fixed(self, name: str) -> bool:
+    def _stays_personal(self, name: str) -> bool:
         """Return whether an entry stays with the client if the choice is fixed."""
         if self.mode == "no_bn":
             return is_batch_norm(self.net.modules_of[name])
@@ -182,7 +184,7 @@ class PartialFed(Method):
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the layers that the client chose last, as they are now, and the global model."""
-        own = client.net.eval(self._chosen(state, down["weights"]), x)
+        own = client.net.eval(self._chosen_model(state, down["weights"]), x)
         return {"personal": own, "global": client.net.eval(down["weights"], x)}
 
 
@@ -224,8 +226,8 @@ def mixed_scores(
             for module, above in modules.items():
                 own = [name.rpartition(".")[2] for name in layer if net.modules_of[name] is module]
                 weights = [{name: w[f"{above}.{name}"] for name in own} for w in both]
-                hooks.enter_context(module.register_forward_pre_hook(branches.enter, prepend=True))
-                hooks.enter_context(module.register_forward_hook(partial(branches.leave, weights)))
+                hooks.enter_context(module.register_forward_pre_hook(branches.record_input, prepend=True))
+                hooks.enter_context(module.register_forward_hook(partial(branches.mix_outputs, weights)))
         return net(Params(mixed, frozenset()), x)
 
 
@@ -238,12 +240,12 @@ class _Branches:
         self._out: Any = None  # the mixture, which the net sees
         self._both: list[Tensor] = []
 
-    def enter(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def record_input(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Note what goes into a module: the branches, or one input for both."""
         if not self._inside and inputs[0] is not self._out:
             self._both = [inputs[0]] * 2
 
-    def leave(
+    def mix_outputs(
         self, weights: list[dict[str, Tensor]], module: nn.Module, inputs: Any, output: Tensor
     ) -> Tensor | None:
         """Return the mixture of what the module puts out with either weights."""

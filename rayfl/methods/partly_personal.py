@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from rayfl.methods.base import Method, fits
+from rayfl.methods.base import Method, is_overridden_with
 from rayfl.training import Client, State
 from rayfl.training.net import Cut, Net
 
@@ -61,5 +61,5 @@ class PartlyPersonal(Method):
     @property
     def in_common(self) -> Literal["nothing", "part", "all"]:
         """The extractor, or nothing."""
-        known = self.own_head is not None and fits(type(self), "own_head", "shared")
+        known = self.own_head is not None and is_overridden_with(type(self), "own_head", "shared")
         return super().in_common if known else "nothing"

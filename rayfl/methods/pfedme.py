@@ -64,7 +64,7 @@ class PFedMe(Method):
 
         step_of = grad_and_value(of_batch, has_aux=True)
 
-        def envelope(models: dict[str, Params], batch: Batch, lr: float) -> Tensor:
+        def moreau_envelope(models: dict[str, Params], batch: Batch, lr: float) -> Tensor:
             """Find theta, keep it, and return the loss of it with the gradient lam (w - theta)."""
             w, kept = models["w"], models["theta"]
             centre = {n: t.detach() for n, t in w.items() if n in w.train_names}
@@ -86,7 +86,7 @@ class PFedMe(Method):
         start = {"w": received, "theta": Params(received.tensors, frozenset())}
         lr = self.personal_lr * client.lr
         plain = {"optimiser": SGD(), "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
-        w = (await client.fit(start, envelope, lr, **plain)).weights  # type: ignore[arg-type]
+        w = (await client.fit(start, moreau_envelope, lr, **plain)).weights  # type: ignore[arg-type]
         own = Params(w["theta"].tensors, received.train_names)
         return {"weights": w["w"]}, {"own": own, "trained": True}
 

@@ -62,16 +62,16 @@ class PFedVEM(Method):
 
     def init_server(self, initial: Params) -> State:
         """Start from the common base and a random prior mean."""
-        return {"weights": self.shared_part(initial), "head": self._prior(initial)}
+        return {"weights": self.shared_part(initial), "head": self._initial_prior(initial)}
 
     def init_client(self, client: Client) -> State:
         """Start from the prior mean; until the client has trained, that of the server."""
-        mean = self._prior(client.initial)
+        mean = self._initial_prior(client.initial)
         inverse = self.init_scale + math.log(-math.expm1(-self.init_scale))  # of softplus; never too large
         spread = mean.map(lambda t: torch.full_like(t, inverse))
         return {"mean": mean, "spread": spread, "trained": False}
 
-    def _prior(self, initial: Params) -> Params:
+    def _initial_prior(self, initial: Params) -> Params:
         """Return the first prior mean: standard normal numbers, the same for every process."""
         draw = generator(self.seed, "prior mean")
         return self.personal_part(initial).map(lambda t: torch.randn(t.shape, generator=draw).to(t))
@@ -82,11 +82,11 @@ class PFedVEM(Method):
         start = {"mean": state["mean"] if state["trained"] else prior, "spread": state["spread"]}
         variance = variance_of(start, prior)
 
-        def elbo(head: dict[str, Params], batch: Batch, extra: dict[str, Any]) -> Tensor:
+        def negative_elbo(head: dict[str, Params], batch: Batch, extra: dict[str, Any]) -> Tensor:
             """Return the negative log-likelihood of all samples + KL(q || N(prior, rho^2))."""
             z = net.eval.features(extra["base"], batch.x).detach()
             nll = self._expected_loss(net.head, head, z, batch) * len(batch.y)
-            objective = nll + divergence(head, extra["prior"], extra["variance"])
+            objective = nll + posterior_divergence(head, extra["prior"], extra["variance"])
             return objective / len(batch.y) if self.normalize_elbo else objective
 
         def of_base(base: Params, batch: Batch, head: dict[str, Params]) -> Tensor:
@@ -95,7 +95,7 @@ class PFedVEM(Method):
         extra = {"base": down["weights"], "prior": prior, "variance": variance}
         fitted = await client.fit(
             start,
-            elbo,
+            negative_elbo,
             extra,
             batch_size=0,
             epochs=self.head_epochs,
@@ -148,7 +148,7 @@ def variance_of(head: Mapping[str, Params], prior: Params) -> Tensor:
     return off / prior.numel()
 
 
-def divergence(head: Mapping[str, Params], prior: Params, variance: Tensor) -> Tensor:
+def posterior_divergence(head: Mapping[str, Params], prior: Params, variance: Tensor) -> Tensor:
     """Return KL(N(mu, sigma^2) || N(prior, rho^2)), summed over all numbers of a head."""
     sigma = head["spread"].map(F.softplus)
     off = (head["mean"] - prior).sq_norm() + sigma.sq_norm()

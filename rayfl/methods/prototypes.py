@@ -24,11 +24,11 @@ async def class_means(
         dtype: in which is summed.
     """
 
-    def sums(w: Params, batch: Batch, classes: int) -> Tensor:
+    def class_sums(w: Params, batch: Batch, classes: int) -> Tensor:
         member = F.one_hot(batch.y, classes).to(dtype)
         return member.T @ outputs(w, batch.x).to(dtype)
 
-    total: Tensor = await client.total(sums, w, client.classes)
+    total: Tensor = await client.total(class_sums, w, client.classes)
     return total / client.class_counts.clamp(min=1)[:, None]
 
 

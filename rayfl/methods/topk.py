@@ -47,7 +47,7 @@ class TopK(Wrapper):
         due = {key: change.trainable() for key, change in changes.items()}
         if self.own in state:
             due = {key: change + state[self.own][key] for key, change in due.items()}
-        sent = {key: self._largest(change) for key, change in due.items()}
+        sent = {key: self._largest_entries(change) for key, change in due.items()}
         up = self.with_change(down, up, {key: changes[key].merge(sent[key]) for key in changes})
         if self.error_feedback:
             kept = {**kept, self.own: {key: due[key] - sent[key] for key in due}}
@@ -61,17 +61,19 @@ class TopK(Wrapper):
         for key in self.changes.keys() & sent.keys():
             trained = up[key].trainable()
             widths = {t.element_size() for t in trained.values()}
-            sparse = self._count(trained) * (max(widths, default=0) + INDEX) + up[key].nbytes - trained.nbytes
+            sparse = (
+                self._kept_count(trained) * (max(widths, default=0) + INDEX) + up[key].nbytes - trained.nbytes
+            )
             sent[key] = min(sent[key], sparse)
         return received, sent
 
-    def _count(self, change: Params) -> int:
+    def _kept_count(self, change: Params) -> int:
         return min(change.numel(), max(1, math.ceil(self.share * change.numel() - 1e-9)))
 
-    def _largest(self, change: Params) -> Params:
+    def _largest_entries(self, change: Params) -> Params:
         """Return the entries of largest magnitude, and zeros for the others."""
         flat = torch.cat([t.reshape(-1) for t in change.values()]) if len(change) else torch.zeros(0)
-        places = flat.abs().topk(self._count(change), sorted=False).indices
+        places = flat.abs().topk(self._kept_count(change), sorted=False).indices
         kept = torch.zeros_like(flat).scatter(0, places, flat[places])
         pieces = kept.split([t.numel() for t in change.values()])
         return change.replace({n: p.view_as(t) for (n, t), p in zip(change.items(), pieces, strict=True)})

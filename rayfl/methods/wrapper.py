@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Averaging, Method, fits
+from rayfl.methods.base import Averaging, Method, is_overridden_with
 from rayfl.nets import Architecture
 from rayfl.training import Client, Params, State
 from rayfl.training.net import Net
@@ -93,7 +93,7 @@ class Wrapper(Method):
                 "those that clients upload: choose another method",
             )
 
-    def _seen(self, state: State) -> State:
+    def _state_of_wrapped(self, state: State) -> State:
         """Return what the wrapped method sees of a client's state."""
         return {key: state[key] for key in state if key != self.own} if self.own in state else state
 
@@ -101,22 +101,22 @@ class Wrapper(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does."""
-        return await self.of.local_update(client, self._seen(state), down)
+        return await self.of.local_update(client, self._state_of_wrapped(state), down)
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score as the wrapped method does."""
-        return self.of.scores(client, self._seen(state), down, x)
+        return self.of.scores(client, self._state_of_wrapped(state), down, x)
 
     def own_scores(
         self, client: Client, state: State, down: State, common: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Score as the wrapped method does."""
-        return self.of.own_scores(client, self._seen(state), down, common)
+        return self.of.own_scores(client, self._state_of_wrapped(state), down, common)
 
     @property
     def in_common(self) -> Literal["nothing", "part", "all"]:
         """As much as in the wrapped method, unless this one has scores of its own."""
-        return self.of.in_common if fits(type(self), "common", "scores") else "nothing"
+        return self.of.in_common if is_overridden_with(type(self), "common", "scores") else "nothing"
 
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Set up the wrapped method, then this one."""
@@ -125,7 +125,7 @@ class Wrapper(Method):
 
     def state_for_new_clients(self, state: State) -> State:
         """Give what the wrapped method gives."""
-        return self.of.state_for_new_clients(self._seen(state))
+        return self.of.state_for_new_clients(self._state_of_wrapped(state))
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
         """Adapt as the wrapped method does."""
@@ -179,19 +179,19 @@ class Wrapper(Method):
         return type(self).adapt is not Wrapper.adapt or self.of.adapts
 
 
-def _asking(name: str) -> Any:
+def _forwarded_member(name: str) -> Any:
     """Return a member of ``Wrapper`` that asks the wrapped method: a function or a property."""
     member = vars(Method)[name]
     if not isfunction(member):
         return property(lambda self: getattr(self.of, name), doc=member.__doc__)
 
     @wraps(member)
-    def asking(self: Wrapper, *given: Any, **named: Any) -> Any:
+    def ask_wrapped(self: Wrapper, *given: Any, **named: Any) -> Any:
         return getattr(self.of, name)(*given, **named)
 
-    return asking
+    return ask_wrapped
 
 
 for _name in vars(Method):
     if not _name.startswith("_") and _name not in vars(Wrapper):
-        setattr(Wrapper, _name, _asking(_name))
+        setattr(Wrapper, _name, _forwarded_member(_name))

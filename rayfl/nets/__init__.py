@@ -22,9 +22,9 @@ from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
 from rayfl.nets.text import CharLSTM, TokenMLP
 from rayfl.nets.vit import ViT
-from rayfl.settings.base import registered
+from rayfl.settings.base import classes_by_name
 
-NETS: dict[str, type[Architecture]] = registered(globals(), Architecture)
+NETS: dict[str, type[Architecture]] = classes_by_name(globals(), Architecture)
 """The nets that come with rayfl, by name: those imported above."""
 
 __all__ = [

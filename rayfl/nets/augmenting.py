@@ -57,13 +57,13 @@ class FFA(nn.Module):
             for kept, now in ((self.mean, mean), (self.scale, scale)):
                 moved = self.momentum * kept + (1 - self.momentum) * now.mean(0)
                 kept.copy_(torch.where(applied, moved, kept))
-        new_mean = self._drawn(mean, self.mean_var)
-        new_scale = self._drawn(scale, self.scale_var)
+        new_mean = self._draw_statistic(mean, self.mean_var)
+        new_scale = self._draw_statistic(scale, self.scale_var)
         normed = (x - mean[..., None, None]) / scale[..., None, None]
         augmented = new_scale[..., None, None] * normed + new_mean[..., None, None]
         return torch.where(applied, augmented, x)
 
-    def _drawn(self, statistic: Tensor, across: Tensor) -> Tensor:
+    def _draw_statistic(self, statistic: Tensor, across: Tensor) -> Tensor:
         """Return what is drawn around a statistic, [B, C].
 
         Args:
@@ -76,7 +76,7 @@ class FFA(nn.Module):
         return statistic + self.source.normal(tuple(statistic.shape)).to(statistic) * deviation
 
 
-def _augmented(conv: nn.Module, after: Sequence[type[nn.Module]]) -> nn.Sequential:
+def _add_ffa_layers(conv: nn.Module, after: Sequence[type[nn.Module]]) -> nn.Sequential:
     """Return the layers of ``conv`` with an FFA layer at the end of each stage.
 
     Args:
@@ -108,7 +108,7 @@ class FedFAAlexNet(ImageArchitecture):
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
         net = alexnet(self, shape, classes, width=1024)
-        return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
+        return SplitNet(_add_ffa_layers(net.conv, STAGE), net.fc, net.head)
 
 
 class FedFACNN(ImageArchitecture):
@@ -120,7 +120,7 @@ class FedFACNN(ImageArchitecture):
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
         net = cnn(self, shape, classes, norm=True)
-        return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
+        return SplitNet(_add_ffa_layers(net.conv, STAGE), net.fc, net.head)
 
 
 def ffa_layers(net: nn.Module) -> dict[str, FFA]:

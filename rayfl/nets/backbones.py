@@ -91,7 +91,7 @@ class DenseNet121(Backbone):
         nn.init.kaiming_normal_(net.features.conv0.weight)  # as in the rest of the net
         self.load(net, DenseNet121_Weights.IMAGENET1K_V1, shape)
         net.features.add_module("relu5", nn.ReLU())
-        return _split(net.features, net.classifier)
+        return _split_backbone(net.features, net.classifier)
 
 
 def _mobile(backbone: Backbone, net: Any, weights: Any, shape: Shape) -> SplitNet:
@@ -100,10 +100,10 @@ def _mobile(backbone: Backbone, net: Any, weights: Any, shape: Shape) -> SplitNe
     nn.init.kaiming_normal_(first.weight, mode="fan_out")  # as in the rest of the net
     net.features[0][0] = first
     backbone.load(net, weights, shape)
-    return _split(net.features, net.classifier[-1])
+    return _split_backbone(net.features, net.classifier[-1])
 
 
-def _split(features: nn.Sequential, head: nn.Linear) -> SplitNet:
+def _split_backbone(features: nn.Sequential, head: nn.Linear) -> SplitNet:
     layers = OrderedDict[str, nn.Module](layers=features, mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return SplitNet(nn.Sequential(layers), nn.Sequential(), head)
 

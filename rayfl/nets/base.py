@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from rayfl.errors import Conflict
-from rayfl.nets.head import kind_of
+from rayfl.nets.head import kind_name
 from rayfl.nets.split import Shape
 from rayfl.settings import Value, at_least
 
@@ -47,7 +47,7 @@ class ImageArchitecture(Architecture):
         if like.dim() != 4 or not like.is_floating_point():
             raise Conflict(
                 "net",
-                f"{self} takes images of (channels, height, width), and the data have {kind_of(like)}",
+                f"{self} takes images of (channels, height, width), and the data have {kind_name(like)}",
                 _OTHERS,
             )
 
@@ -64,7 +64,7 @@ class TokenArchitecture(Architecture):
             raise Conflict(
                 "net",
                 f"{self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_of(like)}",
+                f"{kind_name(like)}",
                 _OTHERS,
             )
         known = self.vocabulary or classes

@@ -60,12 +60,12 @@ class DSEBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return T channels: [B, T, H, W] for a convolution, [B, T] for a linear layer."""
         z = self.act(self.dse_bn(self.dfe_conv(x)))
-        z = torch.cat([z, self.derived(z)], 1)[:, : len(self.dfe_bias)]
+        z = torch.cat([z, self.derive_features(z)], 1)[:, : len(self.dfe_bias)]
         z = z + self.dfe_bias.view(-1, *[1] * (z.dim() - 2))
         out: Tensor = self.relu(self.dfe_bn(z))
         return out
 
-    def derived(self, z: Tensor) -> Tensor:
+    def derive_features(self, z: Tensor) -> Tensor:
         """Return the a (G - 1) channels that are derived from a channels."""
         out: Tensor = self.dse_conv(z)
         return out
@@ -112,9 +112,9 @@ class DSELinear(DSEBlock):
             relu,
         )
 
-    def derived(self, z: Tensor) -> Tensor:
+    def derive_features(self, z: Tensor) -> Tensor:
         """Return the derived features, [B, a (G - 1)], of features z, [B, a]."""
-        return super().derived(z[..., None]).flatten(1)
+        return super().derive_features(z[..., None]).flatten(1)
 
 
 def dse_blocks(net: nn.Module) -> dict[str, DSEBlock]:

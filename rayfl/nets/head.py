@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import BadCode, Conflict, Unknown
-from rayfl.nets.memory import attributes, buffers, check_batches, check_weights, differing, generators
+from rayfl.nets.memory import attributes, buffers, changed_value, check_batches, check_weights, generators
 from rayfl.nets.split import SplitNet
 
 
@@ -34,7 +34,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         for path, layer in module.named_modules()
         if isinstance(layer, nn.Linear)
     ]
-    scores = tried(module, name, like)
+    scores = eval_scores(module, name, like)
     for hook in hooks:
         hook.remove()
     path = head or (called[-1] if called else "")
@@ -53,9 +53,9 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )
     hook = linear.register_forward_hook(lambda module, inputs, output: -output)
-    negated = tried(module, name, like)
+    negated = eval_scores(module, name, like)
     hook.remove()
-    net = SplitNet(_without(module, path), nn.Sequential(), linear)
+    net = SplitNet(_without_layer(module, path), nn.Sequential(), linear)
     net.head_name = path
     with torch.no_grad():
         features = net.eval().features(like)
@@ -87,7 +87,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         trained(like)
         drawn = [whose for whose, state in generators().items() if state != before[whose]]
         replaced = [n for n, b in buffers(trained, weights=True).items() if weights.get(n) is not b]
-        changed, first = differing(constants, buffers(trained, weights=False)), attributes(trained)
+        changed, first = changed_value(constants, buffers(trained, weights=False)), attributes(trained)
         trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
         trained(like)
     if drawn:
@@ -102,7 +102,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
             f"{name} puts another tensor into the place of its buffer {replaced[0]!r} in train mode, which "
             f"would be lost: write into the buffer, as self.{replaced[0].rpartition('.')[2]}.copy_(...) does",
         )
-    if changed := changed or differing(first, attributes(trained)):
+    if changed := changed or changed_value(first, attributes(trained)):
         raise BadCode(
             "net",
             f"{name} changes {changed!r} in train mode, which clients do not keep, so that results depend on "
@@ -126,7 +126,7 @@ def parts_differ(net: SplitNet, like: Tensor) -> bool:
         return True
 
 
-def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
+def eval_scores(net: nn.Module, name: str, like: Tensor) -> Tensor:
     """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws."""
     net.eval()
     with torch.no_grad():
@@ -141,7 +141,7 @@ def with_numbers(like: Tensor) -> Tensor:
     return torch.rand(like.shape, generator=torch.Generator().manual_seed(0))
 
 
-def kind_of(like: Tensor) -> str:
+def kind_name(like: Tensor) -> str:
     """Name inputs [2, ...] like these."""
     shape = tuple(like.shape[1:])
     if like.is_floating_point():
@@ -163,7 +163,7 @@ def _note(called: list[str], path: str, *_: Any) -> None:
     called.append(path)
 
 
-def _without(module: nn.Module, path: str) -> nn.Module:
+def _without_layer(module: nn.Module, path: str) -> nn.Module:
     """Return a module that hands on what goes into one of its layers, which may be itself."""
     if not path:
         return nn.Identity()

@@ -45,7 +45,7 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
     """
     held = {entry: p for entry, p in net.named_parameters() if p.requires_grad}
     others = {entry: p.detach().clone().requires_grad_() for entry, p in held.items()}
-    used, reached = _reached(net(like), held), _reached(functional_call(net, others, (like,)), others)
+    used, reached = _weights_of(net(like), held), _weights_of(functional_call(net, others, (like,)), others)
     if lost := [entry for entry in held if entry in used and entry not in reached]:
         raise BadCode(
             "net",
@@ -54,7 +54,7 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
         )
 
 
-def _reached(scores: Tensor, weights: Mapping[str, Tensor]) -> set[str]:
+def _weights_of(scores: Tensor, weights: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the weights that scores depend on."""
     if not scores.requires_grad:
         return set()
@@ -82,9 +82,9 @@ def attributes(net: nn.Module) -> dict[str, Any]:
     }
 
 
-def differing(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def changed_value(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """Return the name of what has another value than before; None if there is nothing."""
-    return next((name for name, value in after.items() if _differ(before.get(name), value)), None)
+    return next((name for name, value in after.items() if _is_different(before.get(name), value)), None)
 
 
 def generators() -> dict[str, Any]:
@@ -94,7 +94,7 @@ def generators() -> dict[str, Any]:
     return {"PyTorch": torch.get_rng_state().numpy().tobytes(), "NumPy": numpy}
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _is_different(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return not torch.equal(one, other)
     return type(one) is not type(other) or one != other

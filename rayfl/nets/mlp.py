@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import Conflict
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import kind_of
+from rayfl.nets.head import kind_name
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
 
@@ -27,7 +27,7 @@ class MLP(Architecture):
         if not like.is_floating_point():
             raise Conflict(
                 "net",
-                f"{self} takes numbers, and the data have {kind_of(like)}",
+                f"{self} takes numbers, and the data have {kind_name(like)}",
                 "choose a net for texts, such as TokenMLP, or give numbers that are no ids as floats",
             )
 

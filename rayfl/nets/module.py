@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, found_in, out_of_memory
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head, tried, with_numbers
+from rayfl.nets.head import check_training, eval_scores, kind_name, parts_differ, split_at_head, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
-from rayfl.settings.arguments import described, members
+from rayfl.settings.arguments import describe_object, union_members
 from rayfl.settings.base import class_names
-from rayfl.settings.imports import named
+from rayfl.settings.imports import import_by_path
 from rayfl.system.own_code import is_own
-from rayfl.system.text import did_you_mean, shown
+from rayfl.system.text import did_you_mean, short_repr
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""
@@ -48,14 +48,14 @@ class Module(Architecture):
             if name.startswith(_FETCHED) and value:
                 raise BadValue(
                     f"net.arguments.{name}",
-                    f"is {shown(value)}: these weights would be fetched from a network, and rayfl downloads "
-                    "nothing. Leave it out; ResNet18, MobileNetV2, EfficientNetB0 and DenseNet121 have "
-                    "pretrained=True for files at hand, and a function of yours may read one",
+                    f"is {short_repr(value)}: these weights would be fetched from a network, and rayfl "
+                    "downloads nothing. Leave it out; ResNet18, MobileNetV2, EfficientNetB0 and DenseNet121 "
+                    "have pretrained=True for files at hand, and a function of yours may read one",
                 )
 
     def __str__(self) -> str:
         """Return the import path, where there is no other option."""
-        return described(self) if self.head or self.arguments else self.path
+        return describe_object(self) if self.head or self.arguments else self.path
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Call the class or function; what it returns need not be an ``nn.Module``."""
@@ -71,11 +71,11 @@ class Module(Architecture):
             raise Unknown("net", _no_net(path))
         try:
             with found_in("net"):
-                function = named(path)
+                function = import_by_path(path)
         except (ImportError, AttributeError) as error:
             kind = Missing if isinstance(error, ImportError) else Unknown
             raise kind("net", f"{path}: {error}") from error
-        kinds = [get_origin(each) or each for each in members(_promised(function))]
+        kinds = [get_origin(each) or each for each in union_members(_return_type(function))]
         if all(isinstance(each, type) and not issubclass(each, nn.Module) for each in kinds):
             raise BadCode("net", f"{path} makes a {kinds[0].__name__}, and no torch.nn.Module")
         return function
@@ -89,7 +89,7 @@ class Module(Architecture):
         must not be able to call functions of any kind.
         """
         arguments, facts = self.arguments or {}, {"shape": shape, "classes": classes, "num_classes": classes}
-        promised = _promised(function)
+        promised = _return_type(function)
         if not isinstance(promised, type):
             if arguments:
                 raise BadCode(
@@ -134,7 +134,7 @@ def _no_net(text: str) -> str:
     )
 
 
-def _promised(function: Callable[..., Any]) -> Any:
+def _return_type(function: Callable[..., Any]) -> Any:
     """Return the type that comes from a call, as far as that can be told without one; else None."""
     if isinstance(function, type):
         return function
@@ -178,7 +178,7 @@ def build(
         known: Any = net.build(shape, classes)
         return known
     try:
-        built, like = _built(net, shape, classes), with_numbers(like)
+        built, like = _build_own(net, shape, classes), with_numbers(like)
         if not isinstance(built, SplitNet):
             head = net.head if isinstance(net, Module) else ""
             built = split_at_head(built, str(net), classes, like, head)
@@ -193,7 +193,7 @@ def build(
             raise
         raise BadCode(
             "net",
-            f"{net} does not work for {classes} classes and {kind_of(like)}: it raises "
+            f"{net} does not work for {classes} classes and {kind_name(like)}: it raises "
             f"{type(error).__name__}: {error}",
         ) from error
 
@@ -203,7 +203,7 @@ def is_own_net(net: Architecture | str) -> bool:
     return isinstance(net, str | Module) or is_own(type(net))
 
 
-def _built(net: Architecture, shape: Shape, classes: int) -> Any:
+def _build_own(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
     _watch_addresses()
@@ -235,7 +235,7 @@ def _watch_addresses() -> None:
 
 def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     """Send two inputs through a net, and see that one score per class comes back, from its three parts."""
-    scores = tried(net, name, like)
+    scores = eval_scores(net, name, like)
     drop_batch_counts(net)  # of lazy layers, which had none yet
     if tuple(scores.shape) != (2, classes):
         raise BadCode(

@@ -30,7 +30,7 @@ class _Probabilistic(ImageArchitecture):
     z_dim: Annotated[int, at_least(1)] = 512
     """Features, z; the extractor puts out a mean and a scale of each."""
 
-    def _ended(self, net: SplitNet, classes: int) -> SplitNet:
+    def _add_gaussian(self, net: SplitNet, classes: int) -> SplitNet:
         """Return a net with a Gaussian between hidden layers and head."""
         gaussian = nn.Linear(net.head.in_features, 2 * self.z_dim)
         fc = nn.Sequential(*net.fc.children(), gaussian, GaussianMean())
@@ -45,7 +45,7 @@ class FedSRAlexNet(_Probabilistic):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return self._ended(alexnet(self, shape, classes, width=1024), classes)
+        return self._add_gaussian(alexnet(self, shape, classes, width=1024), classes)
 
 
 class FedSRCNN(_Probabilistic):
@@ -56,4 +56,4 @@ class FedSRCNN(_Probabilistic):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return self._ended(cnn(self, shape, classes, norm=True), classes)
+        return self._add_gaussian(cnn(self, shape, classes, norm=True), classes)

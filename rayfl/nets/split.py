@@ -144,9 +144,9 @@ def flat_features(name: str, conv: nn.Module, shape: Shape) -> int:
         shape: channels, height and width of an image.
     """
     channels, height, width = shape
-    found = _flattened(conv, shape)
+    found = _count_features(conv, shape)
     if not found:
-        least = next(side for side in itertools.count(1) if _flattened(conv, (channels, side, side)))
+        least = next(side for side in itertools.count(1) if _count_features(conv, (channels, side, side)))
         raise Conflict(
             "net",
             f"{name} needs images of at least {least}x{least} pixels, these have {height}x{width}; "
@@ -155,7 +155,7 @@ def flat_features(name: str, conv: nn.Module, shape: Shape) -> int:
     return found
 
 
-def _flattened(conv: nn.Module, shape: Shape) -> int:
+def _count_features(conv: nn.Module, shape: Shape) -> int:
     """Return how many numbers come out of ``conv`` for an image of this shape; 0 where it is too small."""
     try:
         with torch.no_grad():  # not on the meta device, which imports SymPy and the compiler for seconds

@@ -28,16 +28,24 @@ import safetensors.torch
 from pydantic import Field
 
 from rayfl.errors import Conflict, Damaged, Missing, UserError
-from rayfl.settings.description import differing
-from rayfl.system.files import fit, parse_json, read_file, reading, remove, sync_folder, write_file
+from rayfl.settings.description import differing_keys
+from rayfl.system.files import (
+    convert_content,
+    explain_read_errors,
+    parse_json,
+    read_file,
+    remove_file,
+    sync_folder,
+    write_file,
+)
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
-"""Clients whose states share a file at most."""
+"""Most clients whose states share a file."""
 BYTES_PER_FILE = 256 * 2**20
-"""Bytes that such a file is to have at most: it is made, and read, in memory."""
+"""Most bytes of such a file, which is written and read in memory."""
 KEEP = 2
-"""Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
+"""Checkpoints that are kept: the newest and the one before it, in case the newest is damaged."""
 _FORMAT = 2
 _MANIFEST = re.compile(r"manifest-\d+\.json")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
@@ -46,7 +54,7 @@ _OURS = ("server-", "clients-", "manifest-")  # names of files that may be remov
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint; it names no files but those beside it.
+    """A checkpoint; it names only files in its own folder.
 
     Attributes:
         round: the next round to run.
@@ -54,7 +62,7 @@ class Manifest:
         clients: number of the client file -> its name.
         clients_per_file: how many clients' states share a file.
         stateless: the clients that have trained and keep no state.
-        progress: what the driver keeps, as JSON in which numbers may be NaN or infinite.
+        progress: the driver's state, as JSON in which numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, the digest of the divided
             data as ``division``, and digests of the user's own code as ``code``.
     """
@@ -69,7 +77,7 @@ class Manifest:
 
 
 def clients_per_file(largest: int) -> int:
-    """Return how many clients' states share a file.
+    """Return how many clients have their states in one file.
 
     Args:
         largest: bytes of the largest state.
@@ -81,7 +89,7 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        folder: where they are; made when the first one is written.
+        folder: their folder; made when the first one is written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,7 +109,7 @@ class Checkpoints:
         return self._write(f"clients-{number:05d}", dict(sorted(rows.items()))) if rows else None
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint the newest, and remove those that are no longer kept."""
+        """Make this checkpoint the newest, and remove older ones that are not kept."""
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
                 raise Missing(
@@ -118,21 +126,21 @@ class Checkpoints:
         self._prune(manifest.round)
 
     def keep_names(self) -> None:
-        """Put the names of all files on the disk: of a new manifest, before files of older ones are removed;
-        and before a run goes on with one, whose driver may have died before it did so.
+        """Bring the names of all files to the disk: before files of older checkpoints are removed, and before
+        a run resumes from a checkpoint whose driver may have died too early to do so.
         """
         sync_folder(self.folder)
         sync_folder(self.folder.parent)  # the folder's own name, which may be new
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of another run; the user's own code may be another one.
+        """Refuse a checkpoint of another run; the user's own code may have changed.
 
         Args:
             manifest: the checkpoint.
-            settings: those of the run that is to go on with it.
+            settings: those of the run that resumes from it.
         """
         recorded = manifest.settings
-        for key in (name for name in differing(recorded, settings) if name != "code"):
+        for key in (name for name in differing_keys(recorded, settings) if name != "code"):
             there, here = recorded.get(key), settings.get(key)
             place, are = f"{key:.200}", f"is {here!r:.200} in the configuration, and {there!r:.200}"
             if key == "division":
@@ -144,20 +152,20 @@ class Checkpoints:
 
     @property
     def rounds(self) -> list[int]:
-        """After how many completed rounds there is one, intact or not, ascending."""
+        """Numbers of completed rounds of all checkpoints, intact or not, ascending."""
         return sorted(map(_round_of, self._manifests()))
 
-    def newest(
+    def newest_intact(
         self, trained: Callable[[Manifest], Collection[int]] = lambda manifest: ()
     ) -> tuple[Manifest | None, list[str]]:
-        """Return the newest checkpoint that is intact and complete, and what is wrong with newer ones.
+        """Return the newest intact and complete checkpoint, and what is wrong with newer ones.
 
         Args:
-            trained: returns the clients that have trained before a checkpoint, by the records; raises
-                ``UserError`` where these end before it.
+            trained: returns the clients that trained before a checkpoint, by the records; raises
+                ``UserError`` if the records end before it.
 
         Returns:
-            None where no checkpoint has been written.
+            None if no checkpoint has been written.
 
         Raises:
             UserError: none is intact, or a later version of rayfl has written one.
@@ -189,7 +197,7 @@ class Checkpoints:
             )
         return None, []
 
-    def after(self, round: int) -> Manifest:
+    def checkpoint_after(self, round: int) -> Manifest:
         """Return the checkpoint after so many completed rounds."""
         path = self.folder / f"manifest-{round:06d}.json"
         if path not in self._manifests():
@@ -213,7 +221,7 @@ class Checkpoints:
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first."""
-        with reading(self.folder):
+        with explain_read_errors(self.folder):
             try:
                 names = os.listdir(self.folder)
             except FileNotFoundError:
@@ -223,7 +231,7 @@ class Checkpoints:
 
     def _content(self, name: str) -> bytes:
         path = self.folder / name
-        with reading(path):
+        with explain_read_errors(path):
             content = read_file(path)
         if _hash(content) != path.stem.rsplit("-", 1)[-1]:
             raise Damaged(path, "is damaged: its content does not match its name")
@@ -244,7 +252,7 @@ class Checkpoints:
         return name
 
     def _prune(self, newest: int) -> None:
-        """Remove what neither of the newest checkpoints needs, and what an interrupted one has left."""
+        """Remove files that the kept checkpoints do not need, and remains of interrupted ones."""
         manifests = self._manifests()
         later = [p for p in manifests if _round_of(p) > newest]  # of a run that was rolled back
         kept = [p for p in manifests if p not in later][:KEEP]
@@ -257,7 +265,7 @@ class Checkpoints:
             needed.update([manifest.server, *manifest.clients.values()])
         for path in sorted(self.folder.iterdir()):
             if path.name not in needed and path.name.startswith(_OURS):
-                remove(path)
+                remove_file(path)
 
 
 def _round_of(path: Path) -> int:
@@ -276,8 +284,8 @@ def _read_manifest(path: Path) -> Manifest:
                 f"has the format {body['format']!r:.20}, which this version of rayfl cannot read",
                 "go on with the version that wrote it, or start the run anew with another --output",
             )
-        manifest: Manifest = fit(Manifest, body)
-        fit(dict[str, str], manifest.settings.get("code", {}))
+        manifest: Manifest = convert_content(Manifest, body)
+        convert_content(dict[str, str], manifest.settings.get("code", {}))
         if manifest.round != _round_of(path):
             raise ValueError("its round is not that of its name")
         return manifest
@@ -290,13 +298,13 @@ def _compact(body: Mapping[str, Any]) -> bytes:
 
 
 def _structure_in(content: bytes) -> Any:
-    """Return what the head of a checkpoint file says of the state in it."""
+    """Return the structure of the state in a checkpoint file, from the file's header."""
     size = int.from_bytes(content[:8], "little")
     return parse_json(parse_json(content[8 : 8 + size])["__metadata__"]["structure"].encode())
 
 
 def _clients_in(content: bytes) -> list[int]:
-    """Return the clients whose states a file has; none where it holds no states, as whoever reads it says."""
+    """Return the clients whose states a file has; none if it holds no states, which its reader reports."""
     with suppress(ValueError, LookupError, TypeError, AttributeError):
         return [id for id, _ in _structure_in(content)["dict"] if type(id) is int]
     return []

@@ -1,7 +1,6 @@
-"""Schemas of the files of a run folder: these may be damaged, or a stranger's.
+"""Schemas of the files of a run folder, which may be damaged or written by a stranger.
 
-Each of the functions raises ``ValueError``, which says where something does not fit. What passes can be used
-without another look.
+Each function raises ``ValueError``, which says what does not fit. Content that passes needs no further check.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from pydantic import BaseModel, Field, JsonValue
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import SPLITS
-from rayfl.system.files import fit
-from rayfl.system.text import shown
+from rayfl.system.files import convert_content
+from rayfl.system.text import short_repr
 
-Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
+EvaluationPoint = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 """When models are scored, see ``Protocol``."""
 _Split = Literal["train", "val", "test"]
 _Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
@@ -49,7 +48,7 @@ class _Client(TypedDict):
 
 
 class _Clients(TypedDict):
-    """What stands for many clients; each needs 40 bytes, so more than 10^7 could fill the memory."""
+    """A summary of many clients; each needs 40 bytes, so more than 10^7 could fill the memory."""
 
     count: Annotated[_Count, Field(le=10**7)]
     train: list[_Pair]
@@ -65,7 +64,7 @@ class _Partition(TypedDict):
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):
-    """Columns with a value or null per client, or of ``clients`` alone; the loss may be null as a whole."""
+    """Columns with a value or null per client, or per entry of ``clients``; the whole loss may be null."""
 
     __pydantic_extra__: dict[str, list[_Number]]
     correct: list[_Count | None]
@@ -92,7 +91,7 @@ class _Record(TypedDict):
     up: dict[str, list[_Count]]
     down: dict[str, list[_Count]]
     not_finite: NotRequired[list[str]]
-    evaluation: NotRequired[dict[Point, _Views]]
+    evaluation: NotRequired[dict[EvaluationPoint, _Views]]
     untrained: NotRequired[_Untrained]
     figures: NotRequired[dict[str, _Number | list[_Number]]]
 
@@ -110,7 +109,7 @@ class _Cell(TypedDict):
 
 
 class Config(BaseModel, extra="allow", defer_build=True):
-    """What reports and resumed runs take from ``config.yaml`` before they know what it means."""
+    """The keys of ``config.yaml`` that reports and resumed runs read before they check the rest."""
 
     __pydantic_extra__: dict[str, JsonValue]
     rounds: Annotated[_Count, Field(ge=1)]
@@ -125,14 +124,14 @@ class Config(BaseModel, extra="allow", defer_build=True):
 
 
 class Summary(TypedDict):
-    """What is read again of ``summary.json``."""
+    """The keys of ``summary.json`` that are read back."""
 
     completed: _Count
     early: NotRequired[Annotated[bool, Field(strict=True)]]
 
 
 class Environment(TypedDict):
-    """What is read again of ``environment.json``."""
+    """The keys of ``environment.json`` that are read back."""
 
     resumed: NotRequired[list[dict[str, Any]]]
     code: NotRequired[dict[str, str]]
@@ -140,7 +139,7 @@ class Environment(TypedDict):
 
 def check_partition(content: Any) -> None:
     """Check the content of ``partition.json``, as far as it is read again."""
-    fit(_Partition, content)
+    convert_content(_Partition, content)
     clients = content["clients"]
     if isinstance(clients, dict):
         runs = [clients[name] for name in (*SPLITS, "domain")]
@@ -158,9 +157,9 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
 
     Args:
         record: the line.
-        samples: per split int64 [clients], how many samples each client has.
+        samples: split -> number of samples of each client, int64 [clients].
     """
-    fit(_Record, record)
+    convert_content(_Record, record)
     everyone, cohort = range(len(samples["test"])), record["cohort"]
     untrained = record.get("untrained", {"clients": [], "unlisted": []})
     _check_ascending(cohort, everyone)
@@ -184,7 +183,7 @@ def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) 
             columns = [column for name, column in score.items() if name != "clients" and column is not None]
             scored = zip(score["correct"], held.tolist(), strict=False)
             if {*map(len, columns)} != {len(held)} or any(c is not None and c > n for c, n in scored):
-                raise ValueError(f"{split} of view {shown(view)} is of other clients or samples")
+                raise ValueError(f"{split} of view {short_repr(view)} is of other clients or samples")
 
 
 def _check_ascending(clients: Sequence[int], among: Container[int]) -> None:

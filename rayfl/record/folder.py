@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, written while it runs."""
+"""The run folder: a run's records, written while it runs."""
 
 from __future__ import annotations
 
@@ -44,53 +44,53 @@ from rayfl.record.history import (
 )
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import (
-    append,
-    fit,
+    append_to_file,
+    convert_content,
+    explain_read_errors,
+    explain_write_errors,
     read_json,
-    reading,
-    remove,
-    replaced,
+    remove_file,
+    replace_file,
     sync_file,
     sync_folder,
     sync_opened,
     write_file,
-    writing,
 )
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made
 
 
-KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
+KIND_FILES = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
-PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+RECORDED_PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
 
 
-def kind_of(path: Path) -> str | None:
+def folder_kind(path: Path) -> str | None:
     """Return what a folder holds: a ``run``, a ``table`` or a ``sweep``; None if none of them."""
-    return next((k for k, files in KINDS.items() if all((path / f).is_file() for f in files)), None)
+    return next((k for k, files in KIND_FILES.items() if all((path / f).is_file() for f in files)), None)
 
 
-def check_kind(path: Path, wanted: str) -> None:
+def check_folder_kind(path: Path, wanted: str) -> None:
     """Refuse a folder that belongs to something else: to a run, a table or a sweep, or that is inside a run.
 
     Args:
         path: the folder.
-        wanted: what it is to hold, ``run``, ``table`` or ``sweep``.
+        wanted: what it will hold, ``run``, ``table`` or ``sweep``.
     """
     check_stays(path)
-    found = kind_of(path)
+    found = folder_kind(path)
     if found not in (None, wanted):
         raise InUse(
             path, f"holds a {found}, and a {wanted} needs a folder of its own", "choose another --output"
         )
-    run = next((above for above in path.absolute().parents if kind_of(above) == "run"), None)
+    run = next((above for above in path.absolute().parents if folder_kind(above) == "run"), None)
     if run is not None:
         raise InUse(path, f"is inside the run folder {run}", "choose another --output")
 
 
 def check_stays(path: Path) -> None:
-    """Refuse a folder in the copy of one that Ray makes for ``ray job submit --working-dir``, and deletes."""
+    """Refuse a folder in the copy that Ray makes for ``ray job submit --working-dir``, and later deletes."""
     if "working_dir_files" in path.absolute().parts:
         raise BadValue(
             path,
@@ -100,14 +100,14 @@ def check_stays(path: Path) -> None:
 
 
 def check_is(path: Path, wanted: str, *files: str) -> None:
-    """Refuse a folder that is none of the wanted kind.
+    """Refuse a folder that is not of the wanted kind.
 
     Args:
         path: the folder.
         wanted: ``run``, ``table`` or ``sweep``.
-        files: what it must have; by default all by which the kind is known.
+        files: the files that it must have; by default all that tell the kind.
     """
-    for name in files or KINDS[wanted]:
+    for name in files or KIND_FILES[wanted]:
         if not (path / name).is_file():
             raise Missing(path, f"is not a {wanted} folder: it has no {name}")
 
@@ -115,7 +115,7 @@ def check_is(path: Path, wanted: str, *files: str) -> None:
 def check_unused(path: str | Path) -> None:
     """Refuse a path at which a run folder cannot be made."""
     path = Path(path)
-    check_kind(path, "run")
+    check_folder_kind(path, "run")
     above = next(each for each in (path, *path.absolute().parents) if each.exists())
     if above != path and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
         raise BadValue(path, f"cannot be made: {above} is not a folder that can be written to")
@@ -126,7 +126,7 @@ def check_unused(path: str | Path) -> None:
 
 
 def _has_no_run(path: Path) -> bool:
-    """Say whether a folder is empty, or holds only what a run leaves that ends before it has begun."""
+    """Return whether a folder is empty, or has only the files of a run that failed before it began."""
     left = {re.sub(r"\.\w+\.tmp$", "", file.name) for file in path.iterdir()}
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
 
@@ -134,8 +134,8 @@ def _has_no_run(path: Path) -> bool:
 class RunFolder:
     """Writes the records of one run; make it with :meth:`create` or :meth:`resume`.
 
-    Each record is on disk, as far as this process is concerned, when the call that writes it returns: a run
-    that is killed keeps all rounds up to its last one.
+    A record has left this process when the call that writes it returns: a killed run keeps all rounds up to
+    its last one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,18 +147,18 @@ class RunFolder:
         """Make a new run folder with its ``config.yaml`` and ``environment.json``.
 
         Args:
-            path: where; must not exist or be empty.
+            path: its path; must not exist, or be an empty folder.
             config: the complete configuration as YAML.
             **code: digests of the user's own code, by the names that they have in ``environment.json``.
         """
         check_unused(path)
         folder = cls(Path(path))
-        write_file(folder.path / ENVIRONMENT, _json(environment() | code, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json(describe_environment() | code, indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
         sync_folder(folder.path)
         sync_folder(folder.path.parent)
-        # Last, because a folder with a configuration is one that can be resumed.
+        # Last, because a folder with a configuration can be resumed.
         write_file(folder.path / CONFIG, config)
         sync_folder(folder.path)
         return folder
@@ -167,19 +167,19 @@ class RunFolder:
     def resume(
         cls, path: str | Path, round: int, config: str | None = None, **code: Mapping[str, str]
     ) -> RunFolder:
-        """Open an existing run folder, to go on with the given round.
+        """Open an existing run folder, to continue with the given round.
 
         Args:
             path: the folder.
-            round: first round to be run; the records of it and of later ones are removed.
-            config: the configuration with which the run goes on, where it differs from the earlier one.
+            round: first round to run; its records and later ones are removed.
+            config: the configuration from here on, if it differs from the earlier one.
             **code: see :meth:`create`.
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
         first = read_environment(folder.path)
         folder.truncate(round)
-        resumed = [*first.get("resumed", []), {"round": round, **environment()}]
+        resumed = [*first.get("resumed", []), {"round": round, **describe_environment()}]
         write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed, **code}, indent=2))
         if config is not None:
             write_file(folder.path / CONFIG, config)
@@ -201,7 +201,7 @@ class RunFolder:
 
     @property
     def population(self) -> Population:
-        """The clients of the run, as ``partition.json`` has them."""
+        """The clients of the run, from ``partition.json``."""
         if self._population is None:
             self._population = read_population(self.path)
         return self._population
@@ -224,7 +224,7 @@ class RunFolder:
         self._append(ENGINE, record)
 
     def sync(self) -> None:
-        """Bring the lines of all rounds to the disk, before a checkpoint that goes on from them."""
+        """Bring the lines of all rounds to the disk, before a checkpoint that needs them."""
         sync_file(self.path / METRICS)
         sync_folder(self.path)
 
@@ -241,13 +241,13 @@ class RunFolder:
         write_file(self.path / METRICS, b"".join(metrics))
         write_file(self.path / ENGINE, b"".join(engine))
         for name in (CLIENTS, SUMMARY):
-            remove(self.path / name)
+            remove_file(self.path / name)
 
     def keep_evaluations(self, kept: Callable[[int], bool]) -> None:
-        """Remove the evaluations of other rounds, such as the last one of a run that now goes on.
+        """Remove the evaluations of other rounds, such as the last one of a run that is extended.
 
         Args:
-            kept: says of which rounds they stay.
+            kept: returns whether the evaluation of a round stays.
         """
         lines = [
             line if kept(record["round"]) else f"{_line(_without_evaluation(record))}\n".encode()
@@ -257,19 +257,19 @@ class RunFolder:
 
     def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
-        with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
+        with explain_write_errors(self.path / CLIENTS), replace_file(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        code = {"version": version_of("rayfl"), "sources": sources()}
+        code = {"version": version_of("rayfl"), "sources": sources_digest()}
         write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        append(self.path / name, (_line(record) + "\n").encode())
+        append_to_file(self.path / name, (_line(record) + "\n").encode())
 
 
 def _without_evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as it is in a round without evaluation."""
+    """Return a record without its evaluation."""
     rest = {
         key: value for key, value in record.items() if key not in ("evaluation", "untrained", "not_finite")
     }
@@ -277,12 +277,12 @@ def _without_evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, **({"not_finite": named} if named else {})}
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Return what a reader must know of machine, libraries and code; no environment variables."""
     return {
         "python": platform.python_version(),
-        "packages": {name: version_of(name) for name in PACKAGES},
-        "sources": sources(),
+        "packages": {name: version_of(name) for name in RECORDED_PACKAGES},
+        "sources": sources_digest(),
         "platform": platform.platform(),
         "cpu": processor(),
         "cpus": os.cpu_count(),
@@ -292,7 +292,7 @@ def environment() -> dict[str, Any]:
 
 
 @cache
-def sources() -> str:
+def sources_digest() -> str:
     """Return a digest of rayfl's own Python files: a version number may stand for several states of them."""
     return sources_in(ROOT)
 
@@ -307,25 +307,25 @@ def sources_in(package: Path) -> str:
 
 def read_environment(folder: Path) -> dict[str, Any]:
     """Return what ``environment.json`` of a run says; nothing if it is not there."""
-    return _read(folder / ENVIRONMENT, Environment, "restore it from a copy, or remove it")
+    return _read_if_there(folder / ENVIRONMENT, Environment, "restore it from a copy, or remove it")
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return what ``summary.json`` of a run says; nothing if it is not there, as while the run goes on."""
-    return _read(folder / SUMMARY, Summary, "remove it, and the run goes on from its checkpoint")
+    return _read_if_there(folder / SUMMARY, Summary, "remove it, and the run goes on from its checkpoint")
 
 
-def _read(path: Path, schema: type, advice: str) -> dict[str, Any]:
+def _read_if_there(path: Path, schema: type, advice: str) -> dict[str, Any]:
     if not path.exists():
         return {}
-    with reading(path, advice):
+    with explain_read_errors(path, advice):
         content: dict[str, Any] = read_json(path)
-        fit(schema, content)
+        convert_content(schema, content)
     return content
 
 
 def _commit() -> str | None:
-    """Return the commit of the current folder; git runs nothing that the repository names."""
+    """Return the commit of the current folder; git runs no programs that the repository configures."""
     git = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
@@ -333,7 +333,7 @@ def _commit() -> str | None:
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package; None where it is not installed."""
+    """Return the version of a package; None: not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -360,7 +360,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any, path: str, found: list[str]) -> Any:
-    """Return the value with NaN and infinities replaced by None, and note in ``found`` where they were."""
+    """Return the value with None for NaN and infinity; add their places to ``found``."""
     if isinstance(value, Mapping):
         return {key: _finite(x, f"{path}.{key}" if path else str(key), found) for key, x in value.items()}
     if isinstance(value, np.ndarray):
@@ -402,6 +402,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a run folder."""
     path = folder / CONFIG
     config = read_mapping(path, "configuration")
-    with reading(path):
-        fit(Config, config)
+    with explain_read_errors(path):
+        convert_content(Config, config)
     return config

@@ -1,4 +1,4 @@
-"""What a run folder says, read back: samples per client, and every score as an array.
+"""The records of a run folder, read back: samples per client, and every score as an array.
 
 The records of a run count rounds from 0.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import Damaged
 from rayfl.record.checks import check_partition, check_record
-from rayfl.settings.base import Displayed
-from rayfl.system.files import open_file, parse_json, read_json, reading
+from rayfl.settings.base import DisplayMixin
+from rayfl.system.files import explain_read_errors, open_file, parse_json, read_json
 from rayfl.system.text import one_line
 
 CONFIG = "config.yaml"
@@ -30,23 +30,23 @@ SUMMARY = "summary.json"
 TABLE = "table.yaml"
 """In the folder of a table: a copy of its file."""
 SWEEP = "sweep.json"
-"""In the folder of a sweep: its points, and how they are run."""
+"""In the folder of a sweep: its points and settings."""
 
 
 LONGEST_LINE = 2**28
-"""Bytes of a line with records; the scores of one view of a million clients have some 20 million."""
+"""Most bytes of a line of records; the scores of one view of a million clients have about 20 million."""
 NEVER = np.iinfo(np.int64).max
-"""A round that does not come."""
+"""Stands for a round in an array if there is no such round."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the data set of a run held, the same for every seed.
+    """The content of a run's data set, the same for every seed.
 
     Attributes:
         sha256: digest of the data set and of its division into splits.
         images: domain -> number of samples.
-        published: domain -> number of samples in the published data set; empty where nobody knows.
+        published: domain -> number of samples in the published data set; empty: unknown.
     """
 
     sha256: str
@@ -55,13 +55,13 @@ class Contents:
 
 
 @dataclass(frozen=True, repr=False)
-class Population(Displayed):
+class Population(DisplayMixin):
     """The clients of a run: what is constant about them.
 
     Attributes:
         samples: per split (``train``, ``val``, ``test``) int64 [clients].
-        domains: per client the name of its domain, None where it has several.
-        contents: of the data set; None where it was not recorded.
+        domains: per client the name of its domain; None: several domains.
+        contents: of the data set; None: not recorded.
     """
 
     samples: Mapping[str, np.ndarray]
@@ -83,7 +83,7 @@ class Population(Displayed):
         return cls(samples, domains, contents)
 
     @classmethod
-    def empty(cls) -> "Population":
+    def without_clients(cls) -> "Population":
         """Return no clients: what is known of a run that stopped before its data were split."""
         return cls.from_partition({"clients": [], "domain_names": []})
 
@@ -95,18 +95,18 @@ class Population(Displayed):
 
 
 def _in_full(runs: Iterable[tuple[Any, int]]) -> np.ndarray:
-    """Return a value for each client, [clients], from values with how often they come in a row."""
+    """Return one value for each client, [clients], from pairs (value, clients in a row)."""
     return np.repeat([value for value, _ in runs], np.array([count for _, count in runs], np.int64))
 
 
 @dataclass(frozen=True, repr=False)
-class Scores(Displayed):
+class Scores(DisplayMixin):
     """The scores of one view, at one evaluation point, on one part of the data.
 
     Attributes:
         rounds: int64 [evaluations], the rounds of the evaluations, ascending.
-        correct: float64 [evaluations, clients]: samples classified correctly; NaN where there is no score.
-        loss: float64 [evaluations, clients]: mean loss in nats; NaN where there is none.
+        correct: float64 [evaluations, clients]: samples classified correctly; NaN: no score.
+        loss: float64 [evaluations, clients]: mean loss in nats; NaN: none.
         samples: int64 [clients].
         measures: further metrics by name, each float64 [evaluations, clients]; NaN where undefined.
     """
@@ -124,7 +124,7 @@ class Scores(Displayed):
             "measures": list(self.measures),
         }
 
-    def of(self, counted: np.ndarray) -> "Scores":
+    def where_counted(self, counted: np.ndarray) -> "Scores":
         """Return the scores, NaN where ``counted`` is false: bool [clients] or [evaluations, clients]."""
         correct, loss = (np.where(counted, values, np.nan) for values in (self.correct, self.loss))
         measures = {name: np.where(counted, values, np.nan) for name, values in self.measures.items()}
@@ -138,7 +138,7 @@ class Scores(Displayed):
 
 
 @dataclass(repr=False)
-class History(Displayed):
+class History(DisplayMixin):
     """All that ``metrics.jsonl`` and ``partition.json`` hold.
 
     Attributes:
@@ -147,10 +147,10 @@ class History(Displayed):
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
         times: int64 [clients], in how many rounds an update of each was used.
         first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
-        used: round with an evaluation -> int64 [n], the clients whose update was used in it.
-        untrained: round -> the clients that it has scored without an update of theirs, see ``records.md``.
+        used: round with an evaluation -> int64 [n], the clients whose update it used.
+        untrained: round -> the clients that it scored before they had trained, see ``records.md``.
         scores: (point, view, split) -> scores.
-        not_finite: values that were NaN or infinite and stand as null in the record.
+        not_finite: number of values that were NaN or infinite; the record has null for them.
     """
 
     population: Population
@@ -202,14 +202,14 @@ class History(Displayed):
         return history
 
     def score(self, point: str, view: str, split: str) -> Scores | None:
-        """Return the scores to be averaged, or None where there are none.
+        """Return the scores to be averaged; None: there are none.
 
-        After training only the clients of the cohort have new scores; the record has the latest of others.
+        After training only the cohort has new scores; for other clients the record has the latest ones.
         """
         return self.scores.get((point, view, split))
 
     def views(self) -> list[tuple[str, str]]:
-        """Return all (point, view) that have been scored on test data, in a fixed order."""
+        """Return all (point, view) with scores on test data, in a fixed order."""
         order = {"personal": "0", "global": "1"}
         found = {(point, view) for point, view, split in self.scores if split == "test"}
         return sorted(found, key=lambda pv: (pv[0], order.get(pv[1], "2" + pv[1])))
@@ -222,7 +222,7 @@ def evaluations(
 
     Args:
         record: of a round.
-        clients: how many there are: columns of scores have a value, or None, for each.
+        clients: their number: each column of scores has a value or None for every client.
     """
     for point, views in record.get("evaluation", {}).items():
         for view, splits in views.items():
@@ -243,9 +243,9 @@ def _of_all(score: Mapping[str, Any], clients: int) -> dict[str, Any]:
 
 
 def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what one record says of its round as a whole (see :class:`History`).
+    """Return the totals of a round from its record (see :class:`History`).
 
-    Losses that are not finite do not count, as they are null when the record is read again.
+    Losses that are not finite do not count, because the record on disk has null for them.
     """
     pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None and math.isfinite(x)]
     weight = sum(n for n, _ in pairs)
@@ -260,14 +260,14 @@ def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a JSON-lines file; a last line that was torn by a crash is passed over."""
+    """Yield the lines of a JSON-lines file; skip a last line that a crash cut off."""
     for _, line in complete_lines(path):
         yield line
 
 
 def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each complete line of a JSON-lines file as its bytes (with the line end) and its content."""
-    with reading(path):
+    with explain_read_errors(path):
         file = open_file(path)
     damaged = None
     with file:
@@ -314,14 +314,14 @@ def read_records(folder: Path) -> Iterator[dict[str, Any]]:
 def read_partition(folder: Path) -> dict[str, Any]:
     """Return the content of the ``partition.json`` of a run folder."""
     path = folder / PARTITION
-    with reading(path):
+    with explain_read_errors(path):
         content: dict[str, Any] = read_json(path)
         check_partition(content)
     return content
 
 
 def label_matrix(partition: Mapping[str, Any]) -> np.ndarray | None:
-    """Return training samples per client and class, int64 [clients, classes], where they are recorded."""
+    """Return training samples per client and class, int64 [clients, classes]; None: not recorded."""
     clients = partition["clients"]
     if not clients or isinstance(clients, dict) or any("labels" not in client for client in clients):
         return None
@@ -334,11 +334,9 @@ def read_population(folder: Path) -> Population:
 
 
 def read_history(folder: Path) -> History:
-    """Read the records of a run folder; a run that stopped before its first round may lack
-    ``partition.json``.
-    """
+    """Read the records of a run folder; a run without a completed round may lack ``partition.json``."""
     records = read_records(folder)
     first = next(records, None)
     if first is None:
-        return History(Population.empty())
+        return History(Population.without_clients())
     return History.build(read_population(folder), itertools.chain([first], records))

@@ -1,1 +1,1 @@
-"""Reports: runs in tables and pictures, also beside the numbers that papers print."""
+"""Reports: runs as tables and pictures, and compared with the numbers that papers print."""

@@ -1,4 +1,4 @@
-"""Several runs side by side: groups of repetitions, and the table that compares them."""
+"""Groups of runs that repeat an experiment, and the table that compares them."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -15,19 +15,19 @@ from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import Scores
 from rayfl.report import significance
-from rayfl.report.formats import MARKS, cell, signs
+from rayfl.report.formats import MARKS, ranked_cell, warning_signs
 from rayfl.report.summary import other_models
 from rayfl.report.text import (
     AVERAGE_NAMES,
     CHOICE_NAMES,
-    averaged,
+    as_text,
+    evaluations_text,
     mean_and_std,
     number,
     plain_table,
     size,
-    spoken,
 )
-from rayfl.settings.description import about_data, flat, tells_apart
+from rayfl.settings.description import changes_data, changes_experiment, flatten_config
 from rayfl.system.text import counted, did_you_mean, one_line
 
 COMPONENTS = ("method", "data", "data.partition")
@@ -37,13 +37,13 @@ BY_VALIDATION = {"rayfl.methods.FedDGGA": None, "rayfl.methods.PartialFed": "ada
 
 
 @dataclass
-class Group:
+class RunGroup:
     """Runs that are repetitions of one experiment, on the same data.
 
     Attributes:
-        config: their facts; "various" where they differ.
+        config: their facts; "various" if they differ.
         runs: all of them.
-        complete: whether they have all their rounds; incomplete runs make groups of their own.
+        complete: whether they have all rounds; incomplete runs are in separate groups.
     """
 
     config: dict[str, Any]
@@ -56,16 +56,16 @@ class Group:
         return len(by_seed(self.runs))
 
     @property
-    def completed(self) -> int:
+    def completed_rounds(self) -> int:
         """Rounds that all runs have completed."""
         return min(run.summary["completed"] for run in self.runs)
 
 
-# ---- samples: what counts once
+# ---- samples: runs that count once
 
 
 def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
-    """Return runs by their seeds: a mean is over seeds, and that of a seed is over its runs."""
+    """Return seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
     found: dict[int, list[RunRecords]] = {}
     for run in runs:
         found.setdefault(int(run.config.get("seed", 0)), []).append(run)
@@ -74,43 +74,45 @@ def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
 
 def facts(run: RunRecords) -> dict[str, Any]:
     """Return what is known of how a run was made: its configuration, flat, and the user's own code."""
-    return flat(run.config, shown=True) | {f"code.{path}": digest for path, digest in run.code.items()}
+    return flatten_config(run.config, shown=True) | {
+        f"code.{path}": digest for path, digest in run.code.items()
+    }
 
 
-def experiment(run: RunRecords, *seeds: str) -> str:
+def experiment_key(run: RunRecords, *seeds: str) -> str:
     """Return what is equal for the repetitions of an experiment: settings that count, and what its data held.
 
     Args:
         run: one of them.
-        seeds: names of seeds that count, too.
+        seeds: names of seeds that are part of the key.
     """
-    counts = {name: value for name, value in facts(run).items() if tells_apart(name) or name in seeds}
+    counts = {name: value for name, value in facts(run).items() if changes_experiment(name) or name in seeds}
     return json.dumps(counts | {"": data_of(run)}, sort_keys=True, default=str)
 
 
-def sample_of(run: RunRecords) -> Hashable:
+def sample_key(run: RunRecords) -> Hashable:
     """Return what is equal for runs that should have the same scores."""
-    return experiment(run, "seed", "data.seed")
+    return experiment_key(run, "seed", "data.seed")
 
 
 def samples(
-    runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_of
+    runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_key
 ) -> tuple[list[RunRecords], list[str]]:
-    """Return one run for each sample, and sentences on those that are left out.
+    """Return one run for each sample, and sentences about the runs that are left out.
 
     Runs with equal scores are one sample, wherever their folders lie, and the one with most rounds
     stands for all; a copy that was made while a run went on has its first rounds. Runs with different scores
-    all stay: :func:`unlike` names them.
+    all stay: :func:`conflicts_of` names them.
 
     Args:
-        runs: the runs; one that is there twice counts once.
-        same: what is equal for runs that should have the same scores.
+        runs: the runs; a run given twice counts once.
+        same: returns the key that runs share if they should have the same scores.
     """
     known = list({run.folder: run for run in runs}.values())
     copies: dict[Hashable, list[tuple[RunRecords, list[RunRecords]]]] = {}
     for run in sorted(known, key=lambda run: -run.summary["completed"]):
         kept = copies.setdefault(same(run), [])
-        own = next((others for first, others in kept if _agree(first, run)), None)
+        own = next((others for first, others in kept if _scores_agree(first, run)), None)
         kept.append((run, [])) if own is None else own.append(run)
     whole = {run.folder: others for kept in copies.values() for run, others in kept}
     said = []
@@ -121,7 +123,7 @@ def samples(
     return [run for run in known if run.folder in whole], said
 
 
-def unlike(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_of) -> str:
+def conflicts_of(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_key) -> str:
     """Name :func:`samples` that should have had the same scores, and have others; empty without any."""
     places: dict[Hashable, list[RunRecords]] = {}
     for run in runs:
@@ -134,11 +136,11 @@ def unlike(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = 
     )
 
 
-UNLIKE = "another version or another processor may give them; name one of these runs"
-"""What to know and do about runs that are :func:`unlike`."""
+CONFLICT = "another version or another processor may give them; name one of these runs"
+"""What to know and do about runs that are :func:`conflicts_of`."""
 
 
-def _agree(one: RunRecords, other: RunRecords) -> bool:
+def _scores_agree(one: RunRecords, other: RunRecords) -> bool:
     """Say whether two runs have the same scores wherever both have some."""
     for key in one.history.scores.keys() & other.history.scores.keys():
         pair = one.history.scores[key], other.history.scores[key]
@@ -155,16 +157,16 @@ def _agree(one: RunRecords, other: RunRecords) -> bool:
 
 
 def data_of(run: RunRecords) -> str:
-    """Return what tells the data set of a run from another one: its digest.
+    """Return what identifies the data set of a run: its digest.
 
-    Where it was not recorded, runs are told apart by their numbers of samples.
+    If no digest was recorded, the numbers of samples identify it.
     """
     contents = run.history.population.contents
     return contents.sha256 if contents else f"not recorded, {sizes_of([run])}"
 
 
 def sizes_of(runs: Sequence[RunRecords]) -> str:
-    """Return how many samples the clients of some runs have: "2,000/200/400" for train, val and test."""
+    """Return the clients' numbers of samples: "2,000/200/400" for train, val and test."""
     return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in SPLITS)
 
 
@@ -174,7 +176,7 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def data_warnings(run: RunRecords) -> list[str]:
-    """Return what to know of a run's data: fewer than published, not verified, validation data trained on."""
+    """Return warnings about a run's data: reduced, not verified, or validation data used for training."""
     contents, warnings = run.history.population.contents, []
     published = contents.published if contents else {}
     if contents and published:
@@ -187,40 +189,40 @@ def data_warnings(run: RunRecords) -> list[str]:
             warnings.append(f"reduced data: {', '.join(fewer)}")
         if missing := [name for name in published if name not in contents.images]:
             warnings.append(f"without the domains {', '.join(missing)}")
-    if (published or not contents) and flat(run.config, shown=True).get("data.verify") is False:
+    if (published or not contents) and flatten_config(run.config, shown=True).get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
-    config = flat(run.config)
+    config = flatten_config(run.config)
     modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
     if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
         warnings.append("‡ trained on validation data, too")
     return warnings
 
 
-def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[Group]:
+def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[RunGroup]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
 
-    Runs of other data, protocols, views or code of the user's own are never put together.
+    Runs with different data, protocols, views or code of the user's own are never grouped.
     """
-    groups: dict[str, Group] = {}
+    groups: dict[str, RunGroup] = {}
     known: set[str] = set()
     for run in runs:
-        config, chosen = facts(run), experiment(run)
+        config, chosen = facts(run), experiment_key(run)
         known |= config.keys()
         if by:
             config["view"] = (run.summary["headline"] or {}).get("view")
             same = [data_of(run), str(run.protocol), config["view"], run.code, *map(config.get, by)]
             chosen = json.dumps(same, sort_keys=True, default=str)
         text = f"{run.complete} {chosen}"
-        group = groups.setdefault(text, Group(config, [], run.complete))
+        group = groups.setdefault(text, RunGroup(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
         group.runs.append(run)
     for name in by:
         if name not in known:
-            raise Unknown("by", f"{name}: no run has this key{the_keys(name, known)}")
+            raise Unknown("by", f"{name}: no run has this key{keys_hint(name, known)}")
     return list(groups.values())
 
 
-def the_keys(wrong: str, known: Iterable[str]) -> str:
+def keys_hint(wrong: str, known: Iterable[str]) -> str:
     """Return how a sentence about a wrong key ends: with the one that was meant, and with all there are."""
     keys = sorted(known)
     whole = next((key for key in keys if key.endswith(f".{wrong}")), None)  # mu is method.mu
@@ -228,16 +230,16 @@ def the_keys(wrong: str, known: Iterable[str]) -> str:
     return f"{near} The keys are {', '.join(keys)}"
 
 
-def varying_keys(groups: Sequence[Group]) -> list[str]:
+def varying_keys(groups: Sequence[RunGroup]) -> list[str]:
     """Return the keys in which groups differ, in the order of the configuration.
 
-    A key of a component counts only where two groups with the same component differ in it: ``mu`` does not
-    tell FedProx from FedAvg, which has none.
+    A key of a component counts only if two groups with the same component differ in it: ``mu`` does not
+    distinguish FedProx from FedAvg, which has none.
     """
     keys = dict.fromkeys(key for group in groups for key in group.config)
     varying = []
     for key in keys:
-        if not tells_apart(key):
+        if not changes_experiment(key):
             continue
         owner = key.rpartition(".")[0]
         values: dict[str, set[str]] = {}
@@ -250,15 +252,15 @@ def varying_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def labels(
-    groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True
+    groups: Sequence[RunGroup], by: Sequence[str] = (), contents: bool = True
 ) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and per group the cells, that say what was run.
+    """Return headings, and per group the cells, that describe what was run.
 
-    The first three are method, data and partition, with those of their options that tell groups apart (the
-    partition with all of its options); the others are the remaining keys that do. Where runs were grouped
-    ``by`` keys, these are shown, and what is never averaged: protocol, view and code. Data that differ though
-    their options are the same, such as a part of a data set, have the number of their samples and the start
-    of their digest, unless ``contents`` is false.
+    The first three are method, data and partition, with the options in which groups differ (the partition
+    with all of its options); the others are the remaining keys in which groups differ. If runs were grouped
+    ``by`` keys, these are shown, and protocol, view and code, which are never averaged. Data that differ
+    although their options are the same, such as a part of a data set, show their number of samples and the
+    start of their digest, unless ``contents`` is false.
     """
     apart = [key for key in varying_keys(groups) if not by or key.startswith(("protocol", "view", "code."))]
     keys = list(dict.fromkeys([*by, *apart]))
@@ -277,7 +279,7 @@ def labels(
     ]
 
 
-def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Group]) -> str:
+def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[RunGroup]) -> str:
     """Return what the data sets of a group held, where the cells do not tell it from that of other groups."""
     mine = cells[groups.index(group)]
     alike = [run for g, row in zip(groups, cells) if row[1] == mine[1] for run in g.runs]
@@ -289,14 +291,14 @@ def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Gro
 
 
 def _content_name(run: RunRecords) -> str:
-    """Name what the data set of a run held: the number of its samples, and the start of its digest."""
+    """Return the number of samples of a run's data set and the start of its digest."""
     contents = run.history.population.contents
     if contents is None:
         return data_of(run)
     return f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}"
 
 
-def _component(group: Group, name: str, keys: Sequence[str]) -> str:
+def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:
     """Return a component as it would be constructed: its class and the options to be shown."""
     own = [k for k in group.config if k.rpartition(".")[0] == name and k not in COMPONENTS]
     shown = own if name == "data.partition" else [k for k in own if k in keys]
@@ -309,7 +311,7 @@ def common_labels(cells: Sequence[Sequence[str]]) -> list[int]:
     return [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
 
 
-def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True) -> list[str]:
+def short_labels(groups: Sequence[RunGroup], by: Sequence[str] = (), contents: bool = True) -> list[str]:
     """Return one label per group that holds only what tells the groups apart (see :func:`labels`)."""
     headings, cells = labels(groups, by, contents)
     shown = [i for i in range(len(headings)) if i == 0 or len({row[i] for row in cells}) > 1]
@@ -317,7 +319,7 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     for group, row in zip(groups, cells):
         parts = [row[i] if i < 3 else f"{headings[i]}={row[i]}" for i in shown]
         if not group.complete:
-            parts.append(f"{_completed(group)} rounds only")
+            parts.append(f"{_completed_text(group)} rounds only")
         names.append(", ".join(parts))
     return names
 
@@ -326,10 +328,10 @@ def check_measure(option: str, measure: str, runs: Iterable[RunRecords], others:
     """Refuse a further metric that no run has recorded.
 
     Args:
-        option: by which it was asked for.
+        option: the option that asks for it.
         measure: its name.
         runs: the runs.
-        others: what the option takes besides.
+        others: other values that the option takes.
     """
     known = {name for run in runs for scores in run.history.scores.values() for name in scores.measures}
     _refuse_unrecorded(option, measure, [*others, *sorted(known)])
@@ -356,20 +358,20 @@ def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | N
 
 
 def counted_view(run: RunRecords) -> Scores | None:
-    """Return the test scores that count for the view of the headline."""
+    """Return the test scores that count for the headline's view."""
     entry = view_summary(run)
     if entry is None:
         return None
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
-def unrecorded(run: RunRecords) -> str:
+def missing_scores(run: RunRecords) -> str:
     """Say what a run has not recorded of what its headline is made of; empty where nothing is missing."""
     protocol, entry, end = run.protocol, view_summary(run), run.summary["rounds"]
     if entry is None or not entry["evaluations"]:
-        return f"not recorded: {protocol.view}, {spoken(protocol.point)}"
+        return f"not recorded: {protocol.view}, {as_text(protocol.point)}"
     if entry[protocol.choose] is None:
-        return f"not recorded: scores on validation data, {spoken(protocol.point)}"
+        return f"not recorded: scores on validation data, {as_text(protocol.point)}"
     if run.summary["early"] or not run.complete:
         return ""
     due = {round for round in range(end) if protocol.counts(round, end)}
@@ -381,12 +383,12 @@ COLUMNS = ("headline", *CHOICES)
 """The accuracies of the comparison."""
 
 
-def figures(group: Group, measure: str | None = None) -> dict[str, list[float | None]]:
+def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
     """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
 
-    Those of a seed are means over its runs. All are None in a group with runs that are :func:`unlike`.
+    Those of a seed are means over its runs. All are None in a group with runs that are :func:`conflicts_of`.
     """
-    apart = bool(unlike(group.runs))
+    apart = bool(conflicts_of(group.runs))
     seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
     return {
         column: [None if apart else mean_and_std([each[column] for each in own])[0] for own in seeds]
@@ -395,7 +397,7 @@ def figures(group: Group, measure: str | None = None) -> dict[str, list[float | 
 
 
 def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]:
-    """Return the figures of a run; a metric leaves out clients and evaluations where it is undefined."""
+    """Return the figures of a run; clients and evaluations without the metric do not count."""
     entry, found = view_summary(run) or {}, dict[str, float | None]()
     for column in COLUMNS:
         chosen = entry.get(run.protocol.choose if column == "headline" else column) or {}
@@ -405,50 +407,50 @@ def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]
     return found
 
 
-def _blocks(groups: Sequence[Group]) -> list[str]:
+def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
     """Return for each group what all groups that may be compared with it share: data, clients, protocol."""
     found = []
     for group in groups:
-        data = {k: v for k, v in group.config.items() if about_data(k) and tells_apart(k)}
+        data = {k: v for k, v in group.config.items() if changes_data(k) and changes_experiment(k)}
         run = group.runs[0]
         shared = [group.complete, data, data_of(run), str(run.protocol)]
         found.append(json.dumps(shared, sort_keys=True, default=str))
     return found
 
 
-def _scores(groups: Sequence[Group]) -> Mapping[str, significance.Scores]:
+def _headlines(groups: Sequence[RunGroup]) -> Mapping[str, significance.RowScores]:
     """Return the headlines of complete groups by block, row and seed."""
     blocks: dict[str, dict[str, significance.BySeed]] = {}
-    for row, (block, group) in enumerate(zip(_blocks(groups), groups)):
+    for row, (block, group) in enumerate(zip(_comparable_keys(groups), groups)):
         values = zip(by_seed(group.runs), figures(group)["headline"])
         known = {seed: value for seed, value in values if value is not None and group.complete}
         blocks.setdefault(block, {})[str(row)] = known
     return blocks
 
 
-def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[significance.Difference]:
+def headline_tests(groups: Sequence[RunGroup], by: Sequence[str] = ()) -> list[significance.Difference]:
     """Test the headlines of groups against FedAvg's on the same data; rows have their short labels."""
     names = short_labels(groups, by)
     return [
         replace(found, place="headline", reference=names[int(found.reference)], row=names[int(found.row)])
-        for found in _differences(groups)
+        for found in _block_tests(groups)
     ]
 
 
-def _differences(groups: Sequence[Group]) -> list[significance.Difference]:
+def _block_tests(groups: Sequence[RunGroup]) -> list[significance.Difference]:
     """Test rows, by their places, against the one of FedAvg in their block, where there is one."""
-    scores = _scores(groups)
+    scores = _headlines(groups)
     known = [group.config.get("method") == significance.REFERENCE for group in groups]
     mine = {block: [row for row in rows if known[int(row)]] for block, rows in scores.items()}
     return significance.differences(scores, {b: rows[0] for b, rows in mine.items() if len(rows) == 1})
 
 
-def _ranks(groups: Sequence[Group]) -> dict[tuple[int, str], str]:
+def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     """Return by row and column which figure is the best of those on the same data, and which the second.
 
-    Incomplete runs have none: beside complete ones, the best of them would look like the best of all.
+    Incomplete runs have no rank: the best of them would look like the best of all.
     """
-    blocks, ranked = _blocks(groups), dict[tuple[int, str], str]()
+    blocks, ranked = _comparable_keys(groups), dict[tuple[int, str], str]()
     shown = [figures(group) for group in groups]
     for block in set(blocks):
         rows = [row for row, own in enumerate(blocks) if own == block and groups[row].complete]
@@ -459,7 +461,7 @@ def _ranks(groups: Sequence[Group]) -> dict[tuple[int, str], str]:
 
 
 def comparison(
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     by: Sequence[str] = (),
     measure: str | None = None,
     columns: Sequence[str] = (),
@@ -468,9 +470,9 @@ def comparison(
 
     Args:
         groups: one row each.
-        by: the keys by which runs were grouped, if not by all.
-        measure: a further metric that takes the place of the accuracy.
-        columns: headings of what to show, by default all.
+        by: the keys by which runs were grouped; empty: all keys.
+        measure: a further metric that replaces the accuracy.
+        columns: headings of the columns to show, by default all.
     """
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
@@ -483,7 +485,7 @@ def comparison(
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     shown_views = [view_summary(run) for group in groups for run in group.runs]
-    k = averaged(entry for entry in shown_views if entry)
+    k = evaluations_text(entry for entry in shown_views if entry)
     accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
     counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
@@ -497,8 +499,8 @@ def comparison(
             table.add_column(heads[i], vertical="bottom", overflow="fold")
         else:
             table.add_column(heads[i], justify="right", no_wrap=True)
-    ranks = {} if measure else _ranks(groups)  # of a metric nobody says whether more is better
-    starred = set() if measure else {int(each.row) for each in _differences(groups) if each.significant}
+    ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
+    starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
     for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
         texts = {
@@ -506,13 +508,13 @@ def comparison(
             for column, values in figures(group, measure).items()
         }
         texts["headline"] += "*" if place in starred else ""
-        texts["headline"] += signs(text for run in runs for text in data_warnings(run))
+        texts["headline"] += warning_signs(text for run in runs for text in data_warnings(run))
         line: list[str | Text] = [
             *(row[i] for i in shown),
             *([] if same else [held]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
-            _rounds_text(group),
-            *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
+            _completed_of_planned(group),
+            *(ranked_cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
             communication_bytes(runs, "up"),
             communication_bytes(runs, "down"),
         ]
@@ -520,19 +522,19 @@ def comparison(
     return table
 
 
-def _rounds_text(group: Group) -> str:
+def _completed_of_planned(group: RunGroup) -> str:
     """Return the rounds of a group, which may differ where it was made by some keys: "10", "2 to 5 of 10"."""
     text = _range([run.summary["rounds"] for run in group.runs])
     short = any(run.summary["completed"] < run.summary["rounds"] for run in group.runs)
-    return f"{_completed(group)} of {text}" if short else text
+    return f"{_completed_text(group)} of {text}" if short else text
 
 
-def _completed(group: Group) -> str:
+def _completed_text(group: RunGroup) -> str:
     return _range([run.summary["completed"] for run in group.runs])
 
 
-def records(
-    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None
+def group_records(
+    groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
@@ -544,7 +546,7 @@ def records(
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
-        record |= {"completed": group.completed, "rounds": group.config["rounds"]}
+        record |= {"completed": group.completed_rounds, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
@@ -566,36 +568,36 @@ def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 
 
-def caption(groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None) -> list[str]:
+def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | None = None) -> list[str]:
     """Say what the numbers of the table are, and what should be known of their data: sentences."""
     runs = [run for group in groups for run in group.runs]
     text = []
     for protocol in dict.fromkeys(run.protocol for run in runs):
         headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
         views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
-        scored = f"{views}, {spoken(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
+        scored = f"{views}, {as_text(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
         text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
     if any(len(group.runs) > 1 for group in groups):
         text.append("± is the sample standard deviation over seeds.")
-    text += significance.intervals_said(group.seeds for group in groups)
+    text += significance.describe_intervals(group.seeds for group in groups)
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
     if measure is None:
         complete = "" if all(group.complete for group in groups) else "complete "
         where = f"{complete}rows on the same data"
-        text += [MARKS.format(where=where)] if _ranks(groups) else []
-        text += significance.said(_scores(groups), _differences(groups), significance.REFERENCE)
+        text += [MARKS.format(where=where)] if _figure_ranks(groups) else []
+        text += significance.describe_tests(_headlines(groups), _block_tests(groups), significance.REFERENCE)
     return text + _warnings_of(groups, by)
 
 
-def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+def _warnings_of(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     """Return the warnings on the data of some groups, each with the groups that it is true of."""
     found: dict[str, list[str]] = {}
     for name, group in zip(short_labels(groups, by), groups):
-        warnings = [text for run in group.runs for text in [*data_warnings(run), unrecorded(run)] if text]
+        warnings = [text for run in group.runs for text in [*data_warnings(run), missing_scores(run)] if text]
         warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-        if why := unlike(group.runs):
-            warnings.append(f"no mean, because {why} ({UNLIKE})")
+        if why := conflicts_of(group.runs):
+            warnings.append(f"no mean, because {why} ({CONFLICT})")
         for text in dict.fromkeys(warnings):
             found.setdefault(text, []).append(name)
     return [

@@ -12,10 +12,10 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import SPLITS, Dataset
 from rayfl.errors import BadData
 from rayfl.settings import at_least
-from rayfl.settings.arguments import checked
+from rayfl.settings.arguments import convert_value
 
 _COLUMNS = 20
-_SIDE = 64  # pixels; larger images are shown smaller
+_TILE_SIDE = 64  # pixels; larger images are shown smaller
 
 
 def contact_sheet(output: str, data: Data | None = None, split: str = "train", rows: int = 4) -> None:
@@ -31,8 +31,8 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
 
     from rayfl.report.look import drawn, save
 
-    checked("split", split, Literal[SPLITS])
-    checked("rows", rows, Annotated[int, at_least(1)])
+    convert_value("split", split, Literal[SPLITS])
+    convert_value("rows", rows, Annotated[int, at_least(1)])
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
         raise BadData("data", "have no images, which a contact sheet shows", "choose another data set")
@@ -54,7 +54,7 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
         axis.imshow(block, interpolation="nearest")
         axis.set_title(drawn(name), loc="left", fontsize=8, pad=2)
         axis.set_yticks([])
-        last = axis is axes[-1]  # where names are long they stand below the last block only
+        last = axis is axes[-1]  # long names are below the last block only
         axis.set_xticks(
             [step * (c + 0.5) - 0.5 for c in range(shown)],
             names if last or not turned else [""] * shown,
@@ -69,7 +69,7 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
 def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
     """Return [rows * h, shown * each * w, 3], 0 to 1: evenly spaced samples of each class, else blank."""
     channels, height, width = dataset.shape
-    coarse = max(1, min(height, width) // _SIDE)  # pixels to each side that become one
+    coarse = max(1, min(height, width) // _TILE_SIDE)  # pixels to each side that become one
     height, width = height // coarse, width // coarse
     low, high = (
         (0.0, 255.0) if dataset.inputs.dtype == np.uint8 else np.percentile(dataset.inputs[:500], (1, 99))

@@ -13,20 +13,20 @@ from rich.text import Text
 
 from rayfl.errors import BadValue
 from rayfl.system.files import write_file
-from rayfl.system.text import csv_cell, latex, markdown, one_line
+from rayfl.system.text import csv_cell, escape_latex, escape_markdown, one_line
 
 if TYPE_CHECKING:
-    import pandas as pd  # at run time where tables are made: a run should not wait for it to start
+    import pandas as pd  # imported where tables are made: the import is slow, and runs do not need it
 
 Records = Sequence[Mapping[str, Any]]
 
 STYLES = {"best": "bold", "second": "underline"}
-"""How ranks look."""
+"""Text style of a rank."""
 MARKS = "Bold: the best of the {where}; underlined: the second."
 SIGNS = ("‡", "§")
-"""A warning that begins with one of them has it behind the figure, too."""
+"""The sign at the start of a warning is also put behind the figure."""
 
-PAGE = """<!doctype html>
+PAGE_TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -55,46 +55,46 @@ thead {{ border-bottom: 1px solid }}
 """
 
 
-def cell(text: str, rank: str = "") -> Text:
+def ranked_cell(text: str, rank: str = "") -> Text:
     """Return the cell of a table, which shows its rank: "best", "second" or none."""
     return Text(text, STYLES.get(rank, ""))
 
 
-def signed(warnings: Iterable[str]) -> list[str]:
+def signed_texts(warnings: Iterable[str]) -> list[str]:
     """Return the warnings that have a sign, each once."""
     return [text for text in dict.fromkeys(warnings) if text.startswith(SIGNS)]
 
 
-def signs(warnings: Iterable[str]) -> str:
+def warning_signs(warnings: Iterable[str]) -> str:
     """Return what stands behind the figure that warnings are about."""
-    return "".join(text[0] for text in signed(warnings))
+    return "".join(text[0] for text in signed_texts(warnings))
 
 
 def markdown_text(table: Table, notes: Sequence[str]) -> str:
     """Return a table as Markdown, with its title above and a list of notes below."""
-    frame = _frame(table, markdown, "**{}**", "<ins>{}</ins>")
+    frame = _frame(table, escape_markdown, "**{}**", "<ins>{}</ins>")
     lines: list[list[str]] = [list(frame.columns), ["---"] * len(frame.columns), *frame.values.tolist()]
     return "\n".join(
         [
-            f"# {markdown(one_line(str(table.title)))}",
+            f"# {escape_markdown(one_line(str(table.title)))}",
             "",
             *(f"| {' | '.join(line)} |" for line in lines),
             "",
-            *(f"- {markdown(note)}" for note in notes),
+            *(f"- {escape_markdown(note)}" for note in notes),
             "",
         ]
     )
 
 
 def html_text(table: Table, notes: Sequence[str]) -> str:
-    """Return a table as a page that needs nothing from elsewhere."""
+    """Return a table as a self-contained HTML page."""
     import pandas as pd
 
     frame = _frame(table, _html, "<b>{}</b>", "<u>{}</u>")
     left = [f"tr > :nth-child({k})" for k, side in enumerate(_sides(table), 1) if side == "l"]
     with pd.option_context("display.max_colwidth", None):  # which would cut texts
         shown = frame.to_html(index=False, escape=False, border=0)
-    return PAGE.format(
+    return PAGE_TEMPLATE.format(
         title=_html(one_line(str(table.title))),
         left=", ".join(left) or "caption",
         table=shown,
@@ -103,15 +103,17 @@ def html_text(table: Table, notes: Sequence[str]) -> str:
 
 
 def latex_text(table: Table, notes: Sequence[str], warnings: Sequence[str] = ()) -> str:
-    """Return a table for a paper, with booktabs' rules and the notes in its caption.
+    """Return a LaTeX table, with booktabs' rules and the notes in its caption.
 
     Args:
         table: the table.
         notes: sentences of the caption.
-        warnings: what stands above as comments.
+        warnings: written as comments above the table.
     """
-    frame = _frame(table, latex, r"\textbf{{{}}}", r"\underline{{{}}}")
-    caption = " ".join([f"{latex(one_line(str(table.title))).rstrip('.')}.", *map(latex, notes)])
+    frame = _frame(table, escape_latex, r"\textbf{{{}}}", r"\underline{{{}}}")
+    caption = " ".join(
+        [f"{escape_latex(one_line(str(table.title))).rstrip('.')}.", *map(escape_latex, notes)]
+    )
     sides = "".join(_sides(table))
     text = frame.to_latex(index=False, escape=False, column_format=sides, caption=caption, position="t")
     text = text.replace("\\begin{tabular}", "\\centering\n\\begin{tabular}", 1)
@@ -120,7 +122,7 @@ def latex_text(table: Table, notes: Sequence[str], warnings: Sequence[str] = ())
 
 
 def csv_text(records: Records) -> str:
-    """Return records as CSV, a column for each key; a spreadsheet runs none of the texts."""
+    """Return records as CSV, a column for each key; no text is a formula in a spreadsheet."""
     import pandas as pd
 
     frame = pd.DataFrame(records, dtype=object).map(csv_cell).rename(columns=csv_cell)
@@ -135,7 +137,7 @@ def write_table(
     warnings: Sequence[str] = (),
     **more: Any,
 ) -> None:
-    """Write a table into a file whose ending names the format.
+    """Write a table to a file in the format of the file's ending.
 
     Args:
         path: of the file.
@@ -143,15 +145,15 @@ def write_table(
         notes: sentences about it.
         records: its figures, for CSV and JSON. CSV has the number of
             seeds, the warnings as one text, and no other list or mapping.
-        warnings: what to know about single figures.
-        more: what JSON has besides.
+        warnings: about single figures.
+        more: further keys of the JSON file.
     """
     lines = [*notes, *warnings]
     makers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown_text(table, lines),
         ".html": lambda: html_text(table, lines),
         ".tex": lambda: latex_text(table, notes, warnings),
-        ".csv": lambda: csv_text([_flat(record) for record in records]),
+        ".csv": lambda: csv_text([_flat_record(record) for record in records]),
         ".json": lambda: (
             json.dumps(
                 {"title": one_line(str(table.title)), "cells": list(records), **more},
@@ -164,33 +166,33 @@ def write_table(
     write_file(path, makers[path.suffix](), "choose another place")
 
 
-ENDINGS = (".md", ".csv", ".json", ".html", ".tex")
+SUFFIXES = (".md", ".csv", ".json", ".html", ".tex")
 """Formats of tables."""
 
 
 def check_ending(path: Path) -> None:
     """Refuse a file whose ending names no format."""
-    if path.suffix not in ENDINGS:
-        raise BadValue(path, "names no format of tables", f"its ending must be one of {', '.join(ENDINGS)}")
+    if path.suffix not in SUFFIXES:
+        raise BadValue(path, "names no format of tables", f"its ending must be one of {', '.join(SUFFIXES)}")
 
 
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_record(record: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Callable[[Any], Any]] = {"warnings": "; ".join, "seeds": len}
     cells = {key: made[key](value) if key in made else value for key, value in record.items()}
     return {key: value for key, value in cells.items() if not isinstance(value, list | dict)}
 
 
 def _frame(table: Table, escaped: Callable[[str], str], best: str, second: str) -> pd.DataFrame:
-    """Return the texts of a table, escaped, with those that have a rank in one of two patterns."""
+    """Return the escaped texts of a table; texts with a rank are put into its pattern."""
     import pandas as pd
 
     patterns = {STYLES["best"]: best, STYLES["second"]: second}
 
-    def shown(found: object) -> str:
+    def marked(found: object) -> str:
         style = str(found.style) if isinstance(found, Text) else ""
         return patterns.get(style, "{}").format(escaped(str(found)))
 
-    columns = [[shown(found) for found in column.cells] for column in table.columns]
+    columns = [[marked(found) for found in column.cells] for column in table.columns]
     heads = [escaped(str(column.header).replace("\n", " ")) for column in table.columns]
     return pd.DataFrame(list(zip(*columns)), columns=heads)
 

@@ -1,4 +1,4 @@
-"""What pictures have in common: their size, their words, their grid of panels and their legend."""
+"""Size, font size, names, grid of panels and legend of all pictures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from matplotlib.text import Text
 from rayfl.errors import BadValue, Unknown
 from rayfl.report.text import mean_and_std
 from rayfl.settings import at_least, at_most
-from rayfl.settings.arguments import checked
+from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import class_name
-from rayfl.system.files import writing
-from rayfl.system.text import printable
+from rayfl.system.files import explain_write_errors
+from rayfl.system.text import escape_hidden
 
 
 class Picture(NamedTuple):
@@ -47,13 +47,13 @@ class Picture(NamedTuple):
     def _repr_png_(self) -> bytes:
         """Return what notebooks show."""
         file = io.BytesIO()
-        _write(self.figure, file, dpi=100, format="png")
+        _save_figure(self.figure, file, dpi=100, format="png")
         return file.getvalue()
 
 
 def drawn(text: str) -> str:
     """Return a name as matplotlib draws it letter by letter: what stands between $ would be a formula."""
-    return printable(text).replace("$", r"\$")
+    return escape_hidden(text).replace("$", r"\$")
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
@@ -69,9 +69,9 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
     if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
         raise BadValue(path, "does not say which kind of picture it is", "add an ending, such as .png")
     try:
-        with writing(path, "choose another place"):
+        with explain_write_errors(path, "choose another place"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            _write(figure, path, dpi)
+            _save_figure(figure, path, dpi)
     except ValueError as error:
         raise BadValue(path, "names no format of pictures", "end it in .png, .pdf or .svg") from error
 
@@ -81,7 +81,7 @@ _FORMATS = {"text.usetex": False, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.ha
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-def _write(figure: Figure, file: str | Path | io.BytesIO, dpi: int, format: str | None = None) -> None:
+def _save_figure(figure: Figure, file: str | Path | io.BytesIO, dpi: int, format: str | None = None) -> None:
     ending = Path(file).suffix[1:].lower() if isinstance(file, str | Path) else ""
     with matplotlib.rc_context(_FORMATS):
         for text in figure.findobj(Text):
@@ -93,11 +93,11 @@ def _write(figure: Figure, file: str | Path | io.BytesIO, dpi: int, format: str 
 SIZES = {"column": 3.35, "page": 7.0}
 """Widths in inches: a column of a paper with two columns, and the whole text."""
 WIDTH = 3.4
-"""Of a panel, in inches, where no size was asked for."""
-_POINTS = 8  # of letters in a picture of a given size; printed as it is, it stands beside text of 9 or 10
-_IN_A_ROW = 4  # panels
-_NARROWEST = 1.5  # inches of a panel
-_LABELLED = 2.2  # inches of a panel that has labels of its own
+"""Width of a panel in inches, if no size is given."""
+_POINTS = 8  # font size in a picture of a given size: the text of papers has 9 or 10
+_IN_A_ROW = 4  # most panels in a row
+_NARROWEST = 1.5  # least inches of a panel
+_LABELLED = 2.2  # least inches of a panel with labels of its own
 
 Size = str | Sequence[float] | None
 _INCHES = Annotated[float, at_least(0.5), at_most(100)]
@@ -109,9 +109,9 @@ class Look:
     """How a picture looks.
 
     Attributes:
-        size: ``column`` or ``page``, or width and height in inches; None for screens.
-        names: what is written in the place of a name of the legend, of a domain or of a data set.
-        title: above the picture.
+        size: ``column`` or ``page``, or width and height in inches; None: for screens.
+        names: name of a line, a domain or a data set -> the name to show instead.
+        title: shown above the picture.
     """
 
     size: Size = None
@@ -120,8 +120,8 @@ class Look:
     _seen: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checked("size", self.size, _SIZE)
-        checked("names", self.names, dict[str, str])
+        convert_value("size", self.size, _SIZE)
+        convert_value("names", self.names, dict[str, str])
 
     @property
     def width(self) -> float | None:
@@ -134,35 +134,35 @@ class Look:
         return None if self.size is None or isinstance(self.size, str) else self.size[1]
 
     def name(self, text: str, otherwise: str | None = None) -> str:
-        """Return what stands for a name: what was asked for, or ``otherwise``, or the name itself."""
+        """Return the name to show: from ``names``, or ``otherwise``, or the name itself."""
         self._seen[text] = None
         otherwise = self.names.get(class_name(text), text if otherwise is None else otherwise)
         return str(self.names.get(text, otherwise))
 
-    def drawn(self, text: str, otherwise: str | None = None) -> str:
+    def label(self, text: str, otherwise: str | None = None) -> str:
         """Return what stands for a name as matplotlib draws it."""
         return drawn(self.name(text, otherwise))
 
     @contextmanager
-    def letters(self) -> Iterator[None]:
+    def font_size(self) -> Iterator[None]:
         """Make letters as large as the size wants them."""
         with matplotlib.rc_context({} if self.size is None else {"font.size": _POINTS}):
             yield
 
-    def beside(self, panels: int) -> int:
+    def columns_that_fit(self, panels: int) -> int:
         """Return how many of some panels with labels of their own stand beside each other."""
         return panels if self.width is None else max(1, min(panels, int(self.width / _LABELLED)))
 
     @staticmethod
-    def wrapped(text: str, figure: Figure, columns: int) -> str:
+    def wrap_title(text: str, figure: Figure, columns: int) -> str:
         """Return a small title in as many lines as it needs above one of so many panels in a row."""
         room = 0.7 * figure.get_figwidth() / columns
-        return "\n".join(textwrap.wrap(text, max(12, int(room / _letter()))))
+        return "\n".join(textwrap.wrap(text, max(12, int(room / _letter_width()))))
 
     @staticmethod
-    def turned(names: Sequence[str], width: float) -> dict[str, Any]:
+    def tick_rotation(names: Sequence[str], width: float) -> dict[str, Any]:
         """Return how names stand below a panel of so many inches: turned if they would touch each other."""
-        fit = max(map(len, names)) * _letter() < 0.85 * width / len(names)
+        fit = max(map(len, names)) * _letter_width() < 0.85 * width / len(names)
         return {"rotation": 0, "ha": "center"} if fit else {"rotation": 30, "ha": "right"}
 
     def grid(
@@ -173,13 +173,13 @@ class Look:
         polar: bool = False,
         columns: int = 0,
     ) -> tuple[Figure, list[Axes]]:
-        """Return a figure with so many panels, four in a row, or as many as the width has room for.
+        """Return a figure with a grid of panels: four in a row, or as many as fit the width.
 
         Args:
-            panels: how many.
-            width: of the figure in inches, if it does not follow from the panels.
-            height: of a row in inches, where no size was asked for.
-            polar: whether they are round.
+            panels: number of panels.
+            width: of the figure in inches; by default from the number of panels.
+            height: of a row in inches, if no size is given.
+            polar: whether the axes are polar.
             columns: panels in a row.
         """
         wide = self.width
@@ -197,13 +197,13 @@ class Look:
             unused.set_visible(False)
         return figure, list(grid[:panels])
 
-    def finished(self, figure: Figure, axes: Sequence[Axes], lines: bool = True) -> Picture:
+    def add_legend(self, figure: Figure, axes: Sequence[Axes], lines: bool = True) -> Picture:
         """Put the title above all panels and one legend below them; letters of ticks get their size.
 
         Args:
             figure: the figure.
             axes: its panels.
-            lines: whether panels have a grid of thin lines.
+            lines: whether panels have grid lines.
         """
         for name in self.names:
             if name not in self._seen and name not in map(class_name, self._seen):
@@ -224,7 +224,7 @@ class Look:
         return Picture(figure, list(axes))
 
     def _legend(self, figure: Figure, handles: Mapping[str, Any]) -> None:
-        letter = _letter()
+        letter = _letter_width()
         longest = max(map(len, handles))
         room = int(figure.get_figwidth() / (6 * letter + letter * longest))
         columns = max(1, min(_IN_A_ROW, room, len(handles)))
@@ -242,7 +242,7 @@ class Look:
         )
 
 
-def _letter() -> float:
+def _letter_width() -> float:
     """Return how wide a small letter is, on the mean, in inches."""
     return 0.0078 * float(matplotlib.rcParams["font.size"])
 
@@ -283,7 +283,7 @@ def draw_points(
     )
 
 
-def scale(ax: Axes, values: Sequence[float]) -> None:
+def scale_axis(ax: Axes, values: Sequence[float]) -> None:
     """Scale the axis of a key so that its values stand apart, and write them where there is room for all.
 
     It is logarithmic from tenfold values on, and linear between 0 and the smallest if there is a 0.

@@ -1,7 +1,7 @@
 """``report.html``: a page about a run, a table or a sweep, which needs no network: its parts and its charts.
 
-The charts are our own small SVG, and not matplotlib's, because a page is written again and again while a run
-goes on, in some hundredths of a second, and because they follow the light or dark colours of the reader.
+The charts are SVG of our own, not matplotlib's: a page is written many times during a run, within some
+hundredths of a second, and the charts follow the reader's light or dark colours.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Cell:
+class SheetCell:
     """A cell of a sheet.
 
     Attributes:
         text: what it shows.
-        number: by which its column is sorted, None if it is unknown.
-        href: where it leads.
+        number: the value by which its column is sorted; None: unknown.
+        href: the address that it links to.
         best: whether it is the best of its column.
     """
 
@@ -48,7 +48,7 @@ class Cell:
     best: bool = False
 
 
-Row = Sequence[str | Cell]
+Row = Sequence[str | SheetCell]
 """A line of a sheet."""
 
 
@@ -70,7 +70,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Chart:
     """A chart of a page, with the names in its legend."""
 
     title: str
@@ -79,7 +79,7 @@ class Picture:
 
 
 def write_page(folder: Path, content: Callable[[], str]) -> bool:
-    """Write a page into a folder; what goes wrong is a warning, because the records are what counts.
+    """Write a page into a folder; a failure is only a warning, because the records are intact.
 
     Args:
         folder: of a run, a table or a sweep.
@@ -98,7 +98,7 @@ def write_page(folder: Path, content: Callable[[], str]) -> bool:
 
 
 def render(template: str, **content: Any) -> str:
-    """Return a page: everything in ``content`` is escaped, but for charts."""
+    """Return a page: everything in ``content`` is escaped, except charts."""
     written = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return _templates().get_template(template).render(written=written, **content)
 
@@ -117,35 +117,35 @@ def _templates() -> Environment:
     )
 
 
-def line_picture(title: str, lines: Sequence[Line], unit: str) -> Picture | None:
+def line_picture(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
     """Return a chart over rounds; None where no line has a point."""
     lines = [line for line in lines if np.isfinite(np.asarray(line.y, float)).any()]
     if not lines:
         return None
     names = [one_line(line.name) for line in lines]
-    ends = (f"{name} ends at {number(_last(line))}" for name, line in zip(names, lines))
+    ends = (f"{name} ends at {number(_last_value(line))}" for name, line in zip(names, lines))
     svg = line_chart(lines, f"{title}: {'; '.join(ends)}", "completed rounds", unit)
-    return Picture(title, svg, names)
+    return Chart(title, svg, names)
 
 
-def _last(line: Line) -> float:
+def _last_value(line: Line) -> float:
     values = np.asarray(line.y, float)
     return float(values[np.isfinite(values)][-1])
 
 
-def percent_cell(value: float | None) -> Cell:
+def percent_cell(value: float | None) -> SheetCell:
     """Return an accuracy in [0, 1] in per cent."""
-    return Cell(percent(value), None if value is None else 100 * value)
+    return SheetCell(percent(value), None if value is None else 100 * value)
 
 
-def number_cell(value: float | None) -> Cell:
+def number_cell(value: float | None) -> SheetCell:
     """Return a number, or a dash where there is none."""
-    return Cell("–" if value is None else number(value), value)
+    return SheetCell("–" if value is None else number(value), value)
 
 
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40
-POINTS = 300
+MOST_POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
 LOOKS = 8
 """Looks of lines in the style sheet, from which on they are repeated."""
@@ -175,11 +175,11 @@ def line_chart(lines: Sequence[Line], alt: str, x_label: str, y_label: str) -> M
         x_label: what the horizontal axis shows.
         y_label: what the vertical one shows.
     """
-    drawn = [_thinned(line) for line in lines]
+    drawn = [_thin_points(line) for line in lines]
     xs, ys = (np.concatenate([each[k] for each in drawn] or [np.zeros(0)]) for k in (0, 1))
     if not len(xs):
         return Markup("")
-    picture = _Picture(alt, (xs.min(), xs.max()), _wider(ys.min(), ys.max()), x_label, y_label)
+    picture = _Picture(alt, (xs.min(), xs.max()), _add_margin(ys.min(), ys.max()), x_label, y_label)
     for k, ((x, y), line) in enumerate(zip(drawn, lines)):
         if not len(x):
             continue
@@ -242,7 +242,7 @@ class _Picture:
         y_label: str,
         whole: bool = False,
     ) -> None:
-        (self._x0, self._x1), (self._y0, self._y1) = (_apart(*x), _apart(*y))
+        (self._x0, self._x1), (self._y0, self._y1) = (_widen_range(*x), _widen_range(*y))
         box = f"0 0 {WIDTH} {HEIGHT}"
         self.root = Element(
             "svg", {"class": "chart", "viewBox": box, "role": "img", "aria-label": one_line(alt)}
@@ -283,21 +283,21 @@ def ticks(low: float, high: float) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _thinned(line: Line) -> tuple[np.ndarray, np.ndarray]:
+def _thin_points(line: Line) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
-    if len(x) <= POINTS:
+    if len(x) <= MOST_POINTS:
         return x, y
-    kept = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
+    kept = np.unique(np.linspace(0, len(x) - 1, MOST_POINTS).round().astype(int))
     return x[kept], y[kept]
 
 
-def _wider(low: float, high: float) -> tuple[float, float]:
+def _add_margin(low: float, high: float) -> tuple[float, float]:
     margin = 0.05 * (high - low)
     return low - margin, high + margin
 
 
-def _apart(low: float, high: float) -> tuple[float, float]:
+def _widen_range(low: float, high: float) -> tuple[float, float]:
     """Return a range that has some width, also among numbers in which 0.5 would be lost."""
     least = 1e-9 * max(abs(low), abs(high))
     margin = max(0.5, least)

@@ -1,4 +1,4 @@
-"""Tables of experiments: our runs cell by cell, beside the numbers that the papers print."""
+"""Tables of experiments: our figures cell by cell, compared with the numbers that papers print."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_config
 from rayfl.report import significance
-from rayfl.report.compare import UNLIKE, data_of, data_warnings, facts, samples, unlike, view_summary
-from rayfl.report.formats import ENDINGS, MARKS, SIGNS, cell, signed, signs, write_table
+from rayfl.report.compare import CONFLICT, conflicts_of, data_of, data_warnings, facts, samples, view_summary
+from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
 from rayfl.report.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
-from rayfl.settings.description import differing, tells_apart
+from rayfl.settings.description import changes_experiment, differing_keys
 from rayfl.system.text import one_line
 
 SPREADS = {
     "seeds": "sample standard deviation over seeds",
     "evaluations": "standard deviation over the evaluations that one run averages",
 }
-"""What ± may be in our figures."""
+"""Meanings of ± in our figures."""
 OTHER_DATA = "§ on other data than most of its column"
 
 
@@ -40,14 +40,14 @@ class Entry:
         row: name of the row.
         column: name of the column, as printed.
         mean: our mean over runs.
-        std: our deviation, None for a single figure.
-        spread: what the deviation is over, a key of ``SPREADS``, or empty.
+        std: our deviation; None: a single figure.
+        spread: what the deviation is over: a key of ``SPREADS``, or empty.
         seeds: seeds of our runs.
         printed_mean: the paper's figure.
         printed_std: its deviation.
-        warnings: what to know about this cell.
-        values: our figure for each seed; none while runs are not complete.
-        data: what tells the data of our runs from others.
+        warnings: about this cell.
+        values: our figure for each seed; empty while runs are incomplete.
+        data: identifies the data of our runs.
     """
 
     row: str
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def interval(self) -> float | None:
-        """What is ± beside our mean over seeds for its 95 % interval."""
+        """Half the width of the 95 % interval of our mean over seeds."""
         return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
 
 
@@ -90,7 +90,7 @@ def compare(
 def compare_runs(
     name: str, filled: Iterable[RunRecords], rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[Entry]:
-    """Return the cells of a table that runs fill, beside the printed numbers if there are any.
+    """Return the cells of a table that have runs, with the printed numbers if there are any.
 
     Args:
         name: of the table.
@@ -124,12 +124,12 @@ def compare_runs(
         for row, source, other in lines:
             for column, parts in printed.parts.items():
                 shown = [replace(part, figure=other or part.figure) for part in parts]
-                entry = _entry(runs, row, column, source, shown)
-                found.append(entry and _beside(entry, printed))
+                entry = _our_entry(runs, row, column, source, shown)
+                found.append(entry and _add_printed(entry, printed))
         known = {part.cell for parts in printed.parts.values() for part in parts}
     order = dict.fromkeys([*columns, *(column for _, column in runs)])
     own = [column for column in order if column not in known]
-    found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
+    found += [_our_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
     entries = [entry for entry in found if entry is not None]
     for each in entries:
         held = [other.data for other in entries if other.column == each.column and other.data]
@@ -138,7 +138,7 @@ def compare_runs(
     return entries
 
 
-def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Column]) -> Entry | None:
+def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Column]) -> Entry | None:
     """Return our side of a cell; None where there is no run for it.
 
     Args:
@@ -146,7 +146,7 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
         row: name of the row.
         column: name of the column.
         source: the row whose runs have the figure.
-        parts: where the figures are, of which the cell is the mean.
+        parts: the columns whose figures the cell averages.
     """
     known = [samples(runs.get((source, part.cell), []), cell_of) for part in parts]
     cells = [{cell_of(run)[2]: run for run in kept} for kept, _ in known]
@@ -156,12 +156,12 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     complete = [seed for seed in seeds if all(cell[seed].complete for cell in cells)]
     short = [seed for seed in seeds if complete and seed not in complete]
     seeds = complete or seeds
-    warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
+    warnings = _run_warnings([cell[seed] for cell in cells for seed in seeds])
     if short:
         warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
     warnings += dict.fromkeys(text for _, left_out in known for text in left_out)
-    if why := "; ".join(filter(None, (unlike(kept, cell_of) for kept, _ in known))):
-        warnings.append(f"no mean, because {why} ({UNLIKE})")
+    if why := "; ".join(filter(None, (conflicts_of(kept, cell_of) for kept, _ in known))):
+        warnings.append(f"no mean, because {why} ({CONFLICT})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
     facts: dict[str, Callable[[RunRecords], object]] = {
         "data": data_of,
@@ -171,7 +171,7 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
         if any(len({tells(cell[seed]) for seed in seeds} - {None}) > 1 for cell in cells):
             warnings.append(f"no mean, because its seeds have different {what}")
             return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    if keys := sorted({key for cell in cells for key in _changing([cell[seed] for seed in seeds])}):
+    if keys := sorted({key for cell in cells for key in _changing_facts([cell[seed] for seed in seeds])}):
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
@@ -194,14 +194,14 @@ def cell_of(run: RunRecords) -> tuple[str, str, int]:
     return one_line(str(cell["row"])), one_line(str(cell["column"])), int(run.config.get("seed", 0))
 
 
-def _changing(runs: Sequence[RunRecords]) -> set[str]:
+def _changing_facts(runs: Sequence[RunRecords]) -> set[str]:
     """Return the facts that all runs have, and not with the same value; seeds and places do not count."""
     first, *others = map(facts, runs)
-    found = {key for other in others for key in differing(first, other) if key in first and key in other}
-    return {key for key in found if key != "rounds" and tells_apart(key)}
+    found = {key for other in others for key in differing_keys(first, other) if key in first and key in other}
+    return {key for key in found if key != "rounds" and changes_experiment(key)}
 
 
-def _beside(entry: Entry, printed: Printed) -> Entry:
+def _add_printed(entry: Entry, printed: Printed) -> Entry:
     """Add the paper's side of a cell."""
     row = printed.same.get(entry.row, entry.row)
     mean, std = printed.rows.get(row, {}).get(entry.column, (None, None))
@@ -210,7 +210,7 @@ def _beside(entry: Entry, printed: Printed) -> Entry:
     return replace(entry, printed_mean=mean, printed_std=std, warnings=warnings)
 
 
-def _warnings(runs: Sequence[RunRecords]) -> list[str]:
+def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
     changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
     warnings = [f"with {', '.join(changed)}"] if changed else []
     warnings += dict.fromkeys(text for run in runs for text in data_warnings(run))
@@ -225,7 +225,7 @@ def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
     """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
 
     Returns:
-        None and None where the run has no such figure.
+        None and None if the run has no such figure.
     """
     headline = run.summary["headline"]
     if headline is None:
@@ -240,16 +240,16 @@ def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
         return None, None
     found = chosen
     if what.domain:
-        domains = {_plain(domain): each for domain, each in chosen["domains"].items()}
-        if _plain(what.domain) not in domains:
+        domains = {_plain_domain(domain): each for domain, each in chosen["domains"].items()}
+        if _plain_domain(what.domain) not in domains:
             return None, None
-        found = domains[_plain(what.domain)]
+        found = domains[_plain_domain(what.domain)]
     name, several = what.average or "mean", len(chosen["rounds"]) > 1
     return found.get(name), found["over_rounds"].get(name) if several else None
 
 
 def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | None:
-    """Return a figure of the test scores of given rounds at the first of its points that the run has."""
+    """Return a figure of the test scores of these rounds at the first of its points that the run has."""
     recorded = run.history.views()
     for point in what.points:
         view = run.protocol.headline_view({name for at, name in recorded if at == point})
@@ -262,45 +262,45 @@ def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | 
     return None
 
 
-def _plain(name: str) -> str:
+def _plain_domain(name: str) -> str:
     """Return a domain's name without what data sets and papers write differently."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-# ---- shown and written
+# ---- output
 
 
 def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, beside: bool = False) -> Table:
-    """Return our figures as the paper lays them out: methods down, columns across.
+    """Return our figures in the paper's layout: methods down, columns across.
 
-    In each column the best figure is bold and the second underlined. A star is at figures that differ from
-    those of the row of reference.
+    In each column the best figure is bold and the second underlined. A star marks figures that differ from
+    the reference row's.
 
     Args:
         entries: the cells.
         title: of the table.
-        reference: the row of reference.
-        beside: whether printed numbers stand behind ours in brackets.
+        reference: the reference row.
+        beside: whether printed numbers follow ours in brackets.
     """
     columns = list(dict.fromkeys(entry.column for entry in entries))
-    table = _table(title, ["", *columns])
-    starred = {(d.place, d.row) for d in differences_of(entries, reference) if d.significant}
-    ranked = ranks(entries)
+    table = _table_with(title, ["", *columns])
+    starred = {(d.place, d.row) for d in cell_tests(entries, reference) if d.significant}
+    ranked = column_ranks(entries)
     for row in dict.fromkeys(entry.row for entry in entries):
         mine = {entry.column: entry for entry in entries if entry.row == row}
         cells = []
         for column in columns:
             entry = mine.get(column)
-            text = ours(entry) + ("*" if (column, row) in starred else "")
+            text = our_figure(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
-            cells.append(cell(text, ranked[column].get(row, "")))
+            cells.append(ranked_cell(text, ranked[column].get(row, "")))
         table.add_row(row, *cells)
     return table
 
 
 def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Return the cells of each column that have the same data as most of it."""
+    """Return the cells of each column on the same data as most of its cells."""
     columns: dict[str, list[Entry]] = {}
     for entry in entries:
         if OTHER_DATA not in entry.warnings:
@@ -308,7 +308,7 @@ def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return columns
 
 
-def ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
+def column_ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
     """Return by column and row which figure is the best on the same data, and which the second."""
     return {
         column: significance.ranks({entry.row: entry.mean for entry in cells})
@@ -316,28 +316,28 @@ def ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
     }
 
 
-def _scores(entries: Sequence[Entry]) -> dict[str, significance.Scores]:
+def _scores(entries: Sequence[Entry]) -> dict[str, significance.RowScores]:
     return {
         column: {entry.row: entry.values for entry in cells} for column, cells in _comparable(entries).items()
     }
 
 
-def differences_of(entries: Sequence[Entry], reference: str) -> list[significance.Difference]:
+def cell_tests(entries: Sequence[Entry], reference: str) -> list[significance.Difference]:
     """Test in each column the rows against the row of reference, on the same data."""
     scores = _scores(entries)
     return significance.differences(scores, dict.fromkeys(scores, reference))
 
 
-def compared(entries: Sequence[Entry], printed: Printed) -> Table:
+def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     """Return our figures beside the paper's: a line per cell, column by column."""
     title = f"{printed.paper}, {printed.number}: {printed.title}"
-    table = _table(title, ["column", "row", "ours", "printed", "difference", "seeds", "warnings"])
+    table = _table_with(title, ["column", "row", "ours", "printed", "difference", "seeds", "warnings"])
     for column in dict.fromkeys(entry.column for entry in entries):
         for entry in (e for e in entries if e.column == column):
             table.add_row(
                 entry.column,
                 entry.row,
-                ours(entry),
+                our_figure(entry),
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
                 "" if entry.difference is None else f"{entry.difference:+.2f}",
                 str(len(entry.seeds)),
@@ -348,15 +348,15 @@ def compared(entries: Sequence[Entry], printed: Printed) -> Table:
 
 
 def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[str]:
-    """Say what our figures are and what the printed ones are, a sentence per line."""
+    """Return sentences that define our figures and the printed ones."""
     spreads = list(dict.fromkeys(entry.spread for entry in entries if entry.spread))
     text = ["Test accuracy in %."]
     if len(spreads) == 1:
         text.append(f"Our ±: {SPREADS[spreads[0]]}.")
     elif spreads:
         text.append(f"Our ±: {SPREADS['seeds']}; where there is one seed, {SPREADS['evaluations']}.")
-    text += significance.intervals_said(len(entry.seeds) for entry in entries if entry.spread == "seeds")
-    text += [f"{warning}." for warning in signed(text for entry in entries for text in entry.warnings)]
+    text += significance.describe_intervals(len(entry.seeds) for entry in entries if entry.spread == "seeds")
+    text += [f"{warning}." for warning in signed_texts(text for entry in entries for text in entry.warnings)]
     if printed is not None and printed.rows:
         text.append(f"Printed ±: {printed.spread}." if printed.spread else "The paper prints no ±.")
         text += printed.notes
@@ -365,8 +365,8 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
 
 def notes_of_grid(entries: Sequence[Entry], reference: str = REFERENCE) -> list[str]:
     """Say what bold, underlined and starred figures are."""
-    marks = [MARKS.format(where="column")] if any(ranks(entries).values()) else []
-    return marks + significance.said(_scores(entries), differences_of(entries, reference), reference)
+    marks = [MARKS.format(where="column")] if any(column_ranks(entries).values()) else []
+    return marks + significance.describe_tests(_scores(entries), cell_tests(entries, reference), reference)
 
 
 def write_tables(
@@ -374,32 +374,32 @@ def write_tables(
 ) -> list[Path]:
     """Write ``table.md``, ``table.csv``, ``table.json``, ``table.html`` and ``table.tex`` into a folder.
 
-    LaTeX has our figures alone, Markdown and HTML the printed ones, too. Under ``seeds`` CSV has their
-    number, as what is printed; JSON lists them.
+    LaTeX has only our figures, Markdown and HTML also the printed ones. ``seeds`` is the number of seeds in
+    CSV, as in print, and their list in JSON.
     """
-    paths = [folder / f"table{ending}" for ending in ENDINGS]
+    paths = [folder / f"table{ending}" for ending in SUFFIXES]
     for path in paths:
         beside = path.suffix != ".tex"
         notes = [*footnotes(entries, printed if beside else None), *notes_of_grid(entries, reference)]
         if beside and any(entry.printed_mean is not None for entry in entries):
             notes.append("Printed numbers are in brackets.")
-        more = {"tests": [asdict(test) for test in differences_of(entries, reference)]}
+        more = {"tests": [asdict(test) for test in cell_tests(entries, reference)]}
         laid = grid(entries, title, reference, beside)
-        write_table(path, laid, notes, records(entries), warnings_of(entries), **more)
+        write_table(path, laid, notes, entry_records(entries), warnings_of(entries), **more)
     return paths
 
 
-def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
     return [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
 
 
-def ours(entry: Entry | None) -> str:
+def our_figure(entry: Entry | None) -> str:
     """Return our figure with its deviation and signs; empty where there is no cell."""
-    return "" if entry is None else number(entry.mean, entry.std) + signs(entry.warnings)
+    return "" if entry is None else number(entry.mean, entry.std) + warning_signs(entry.warnings)
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
+def _table_with(title: str, headings: Sequence[str]) -> Table:
     table = plain_table(title)
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("", "column", "row", "warnings") else "right")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.run_records import RunRecords, run_folders
-from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
+from rayfl.report.compare import check_measure, check_recorded, group_runs, missing_scores, samples
 from rayfl.report.look import Look, Picture, Size
 from rayfl.report.plots import (
     ALL,
@@ -32,7 +32,7 @@ from rayfl.system.text import warn
 
 
 class Looks(TypedDict, total=False):
-    """What all pictures take; see :class:`Plot`."""
+    """The arguments of all pictures; see :class:`Plot`."""
 
     size: Size
     names: Mapping[str, str]
@@ -40,23 +40,23 @@ class Looks(TypedDict, total=False):
 
 
 class Plot:
-    """Pictures of runs as papers have them.
+    """Pictures of runs as in papers.
 
-    Runs that differ in their seed alone are one line, bar or box: their mean, with one sample standard
-    deviation. Accuracies are those of each run's protocol. Every picture is a figure of matplotlib and its
+    Runs that differ only in their seed are one line, bar or box: their mean, with one sample standard
+    deviation. Accuracies follow each run's protocol. Every picture is a figure of matplotlib and its
     axes: ``figure, axes = Plot("runs/a", "runs/b").rounds()``.
 
     All pictures take ``size``, ``names`` and ``title``. ``size`` is ``"column"`` or ``"page"`` for a column
-    or the whole width of a paper with two columns, or width and height in inches. ``names`` says what is
-    written in the place of names of lines, domains and data sets:
-    ``{"FedAvg": "Baseline", "all": "average"}``. ``title`` stands above the picture.
+    or the whole width of a paper with two columns, or width and height in inches. ``names`` maps names of
+    lines, domains and data sets to the names to show:
+    ``{"FedAvg": "Baseline", "all": "average"}``. ``title`` is shown above the picture.
 
     Args:
         runs: results, run folders, or folders that hold some; a run and its copies count once.
-        by: keys of the configuration that tell lines apart, such as ``["method", "method.mu"]``; by default
-            all that differ but the seeds.
-        point: at which models were scored, such as ``after_training``; by default as each run's protocol
-            says, and likewise for the following.
+        by: keys of the configuration that distinguish lines, such as ``["method", "method.mu"]``; by
+            default all that differ, except seeds.
+        point: when models were scored, such as ``after_training``; by default that of each run's protocol,
+            also for the following arguments.
         average: how clients are averaged.
         choose: which rounds bars, radars and sweeps show.
     """
@@ -79,11 +79,11 @@ class Plot:
         if (point, average, choose) != (None, None, None):
             missing: dict[str, list[str]] = {}
             for run in self.runs:
-                missing.setdefault(unrecorded(run), []).append(str(run.folder))
+                missing.setdefault(missing_scores(run), []).append(str(run.folder))
             said += [f"{why} ({', '.join(folders)})" for why, folders in missing.items() if why]
         for line in said:
             warn(line)
-        self.by = list(_listed("by", by))
+        self.by = list(_as_list("by", by))
 
     def __repr__(self) -> str:
         runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
@@ -108,7 +108,7 @@ class Plot:
         if quantity not in ("accuracy", "loss"):
             check_measure("quantity", quantity, self.runs, ("accuracy", "loss"))
         series, shown = self._panels_of(views, panels)
-        return _drawn(look, partial(draw_rounds, series, shown, quantity))
+        return _plot(look, partial(draw_rounds, series, shown, quantity))
 
     def sweep(
         self,
@@ -127,7 +127,7 @@ class Plot:
         """
         lines = sweep_series(self.runs, over, view, self.by)
         every = [series for _, points in lines for _, series in points]
-        return _drawn(look, partial(draw_sweep, lines, over, check_panels(_listed("panels", panels), every)))
+        return _plot(look, partial(draw_sweep, lines, over, check_panels(_as_list("panels", panels), every)))
 
     def bars(
         self,
@@ -146,8 +146,8 @@ class Plot:
             look: ``size``, ``names`` and ``title``.
         """
         series = self._series(views)
-        panels = _listed("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
-        return _drawn(look, partial(draw_bars, series, check_panels(panels, series), start))
+        panels = _as_list("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
+        return _plot(look, partial(draw_bars, series, check_panels(panels, series), start))
 
     def radar(self, view: str | None = None, **look: Unpack[Looks]) -> Picture:
         """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
@@ -156,7 +156,7 @@ class Plot:
             view: the model to draw; by default that of each run's headline.
             look: ``size``, ``names`` and ``title``.
         """
-        return _drawn(look, partial(draw_radar, self._series([] if view is None else [view])))
+        return _plot(look, partial(draw_radar, self._series([] if view is None else [view])))
 
     def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
         """Draw how test accuracy is distributed over clients, and each client's.
@@ -165,7 +165,7 @@ class Plot:
             views: models to draw; by default that of each run's headline.
             look: ``size``, ``names`` and ``title``.
         """
-        return _drawn(look, partial(draw_clients, self._series(views)))
+        return _plot(look, partial(draw_clients, self._series(views)))
 
     def labels(self, **look: Unpack[Looks]) -> Picture:
         """Draw training samples per client and class, a panel for every different division.
@@ -173,7 +173,7 @@ class Plot:
         Args:
             look: ``size``, ``names`` and ``title``.
         """
-        return _drawn(look, partial(draw_labels, self.runs))
+        return _plot(look, partial(draw_labels, self.runs))
 
     def progress(
         self, views: Sequence[str] = (), panels: Sequence[str] = (), target: float | None = None
@@ -188,20 +188,20 @@ class Plot:
         return progress_table(*self._panels_of(views, panels), target)
 
     def _series(self, views: Sequence[str]) -> list[Series]:
-        return series_of(group_runs(self.runs, self.by), _listed("views", views), self.by)
+        return series_of(group_runs(self.runs, self.by), _as_list("views", views), self.by)
 
     def _panels_of(self, views: Sequence[str], panels: Sequence[str]) -> tuple[list[Series], list[str]]:
         series = self._series(views)
-        return series, scored_panels(check_panels(_listed("panels", panels), series), series)
+        return series, scored_panels(check_panels(_as_list("panels", panels), series), series)
 
 
-def _drawn(look: Looks, draw: Callable[[Look], Picture]) -> Picture:
+def _plot(look: Looks, draw: Callable[[Look], Picture]) -> Picture:
     made = Look(**look)
-    with made.letters():
+    with made.font_size():
         return draw(made)
 
 
-def _listed(name: str, value: Sequence[str]) -> Sequence[str]:
+def _as_list(name: str, value: Sequence[str]) -> Sequence[str]:
     """Refuse a text in the place of a list, whose letters would be taken for names."""
     if isinstance(value, str):
         raise BadValue(name, f'is "{value}"', f'it must be a list, such as ["{value}"]')

@@ -1,4 +1,4 @@
-"""Pictures of runs as papers have them: panels per domain, sweeps, bars, radars, clients, labels."""
+"""Pictures of runs as in papers: panels per domain, sweeps, bars, radars, clients, labels."""
 
 import math
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
-    UNLIKE,
-    Group,
+    CONFLICT,
+    RunGroup,
     by_seed,
     check_recorded,
+    conflicts_of,
     counted_view,
     group_runs,
+    keys_hint,
     labels,
+    missing_scores,
     short_labels,
-    the_keys,
-    unlike,
-    unrecorded,
     view_summary,
 )
 from rayfl.report.look import (
@@ -42,28 +42,28 @@ from rayfl.report.look import (
     draw_points,
     drawn,
     mark_size,
-    scale,
+    scale_axis,
     style,
 )
 from rayfl.report.text import mean_and_std, plain_table
-from rayfl.settings.description import about_data, flat
+from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import one_line, warn
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
 MOST_PANELS = 16
 """With more domains than this, pictures show all clients together unless asked otherwise."""
-_NAMED = 40  # classes whose names have room
+_NAMED_CLASSES = 40  # classes whose names have room
 _FEW = 60  # clients that can be told apart in a picture
 
 
 @dataclass(frozen=True)
 class Series:
-    """What gets one colour: a view of a group of runs.
+    """A view of a group of runs, drawn in one colour.
 
     Attributes:
         name: for the legend.
-        runs: repetitions with different seeds, whose headline is of the view.
+        runs: repetitions with different seeds, with the headline of this view.
     """
 
     name: str
@@ -75,27 +75,27 @@ class Series:
         return list(by_seed(self.runs).values())
 
 
-def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
+def series_of(groups: Sequence[RunGroup], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
     """Return a series for each group, or for each group and each of the views that it has."""
     for asked in views:
         check_recorded([run for group in groups for run in group.runs], view=asked)
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
-        if why := unlike(group.runs):
-            raise Conflict(f"{why}: {UNLIKE}")
+        if why := conflicts_of(group.runs):
+            raise Conflict(f"{why}: {CONFLICT}")
         for view in wanted:
             runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
             if all(view_summary(run) is not None for run in runs):
                 found.append(Series(label if len(views) > 1 else name, runs))
             elif view is not None:
-                warn(f"{label} is left out: {unrecorded(runs[0])}")
+                warn(f"{label} is left out: {missing_scores(runs[0])}")
     if not found:
         raise Missing("runs", "have not been evaluated, so there is nothing to draw")
     return found
 
 
-def _group_names(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+def _group_names(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     """Name groups by the rows of a table of experiments where these tell them apart, else by what differs."""
     columns = {group.config.get("cell.column") for group in groups}
     places = [[g.config.get("cell.row"), g.config.get("cell.column")][: min(2, len(columns))] for g in groups]
@@ -112,7 +112,7 @@ def domains_of(series: Sequence[Series]) -> list[str]:
 
 
 def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
-    """Return the panels asked for: domains, or ``all``; by default all domains if they are not many."""
+    """Return the requested panels: domains or ``all``; by default all domains, if they are few."""
     domains = domains_of(series)
     for name in panels:
         if name not in (*domains, ALL):
@@ -126,7 +126,7 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curve:
     """Return completed rounds, and test accuracy in per cent, or mean loss or metric, of a domain or ``all``.
 
-    Clients are averaged as the protocol says; rounds without a score are left out.
+    Clients are averaged by the protocol; rounds without a score are left out.
     """
     scores = counted_view(run)
     if scores is None:
@@ -134,7 +134,7 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
     population, how = run.history.population, run.protocol.average
     if panel != ALL:
         inside = np.array([domain == panel for domain in population.domains])
-        scores = scores.of(inside)
+        scores = scores.where_counted(inside)
     if quantity == "accuracy":
         values = 100 * curve(scores, population, "test", how)
     else:
@@ -147,13 +147,13 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
 
 
 def panel_curves(series: Series, panel: str, quantity: str = "accuracy") -> list[list[Curve]]:
-    """Return by seed the curves of runs with scores of a panel; a domain left out of training has none."""
+    """Return for each seed the curves of runs with scores of a panel; a held-out domain has none."""
     found = [[panel_curve(run, panel, quantity) for run in own] for own in series.seeds]
     return [curves for own in found if (curves := [curve for curve in own if len(curve[0])])]
 
 
 def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
-    """Return the panels of which some run has scores."""
+    """Return the panels for which some run has scores."""
     found = [panel for panel in panels if any(panel_curves(s, panel) for s in series)]
     if not found:
         raise Missing("panels", f"{', '.join(panels)} have no scores in any run, so there is nothing to draw")
@@ -179,7 +179,7 @@ def chosen_value(run: RunRecords, panel: str) -> float:
 
 
 def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
-    """Return the completed rounds at which a curve first reaches a target, None if it never does."""
+    """Return the completed rounds when a curve first reaches a target; None: never."""
     reached = rounds[accuracy >= target]
     return int(reached[0]) if len(reached) else None
 
@@ -190,7 +190,7 @@ def roughness(values: np.ndarray) -> float:
 
 
 def progress_table(series: Sequence[Series], panels: Sequence[str], target: float | None) -> Table:
-    """Return how rough the accuracy curves are and, with a target in per cent, when they reach it."""
+    """Return the roughness of the accuracy curves and, for a target in per cent, when they reach it."""
     title = "Roughness of test accuracy: standard deviation of the change between evaluations, in points"
     if target is not None:
         title += f"; rounds until {target:g} % are reached"
@@ -209,12 +209,12 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
             rough = float(np.mean(each)) if each else math.nan
             cells.append("n/a" if math.isnan(rough) else f"{rough:.2f}")
             if target is not None:
-                cells.append(_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
+                cells.append(_target_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
         table.add_row(s.name, *cells)
     return table
 
 
-def _rounds_text(rounds: Sequence[int | None]) -> str:
+def _target_rounds_text(rounds: Sequence[int | None]) -> str:
     known = [r for r in rounds if r is not None]
     if len(known) < len(rounds):
         return "never" if not known else f"{len(known)} of {len(rounds)} runs"
@@ -231,10 +231,10 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
         for place, s in enumerate(series):
             if curves := panel_curves(s, panel, quantity):
                 draw_band(ax, curves, look.name(s.name), place, linewidth=1.4)
-        ax.set(title=_title(panel, look), xlabel="completed rounds")
+        ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
-    return _labelled(figure, axes, label, look)
+    return _label_axes(figure, axes, label, look)
 
 
 def sweep_series(
@@ -242,11 +242,11 @@ def sweep_series(
 ) -> list[tuple[str, list[tuple[float, Series]]]]:
     """Return the lines of a sweep: the name, and the series at every value of the swept key, ascending."""
     for run in runs:
-        config = flat(run.config, shown=True)
+        config = flatten_config(run.config, shown=True)
         if over not in config:
-            raise Unknown("over", f"is {over}, which is no key of {run.folder}{the_keys(over, config)}")
+            raise Unknown("over", f"is {over}, which is no key of {run.folder}{keys_hint(over, config)}")
     groups, views = group_runs(runs, [*by, over] if by else ()), [view] if view else []
-    series_of(groups, views, by)  # refuses runs of which none has been scored
+    series_of(groups, views, by)  # refuses runs without any scores
     groups = [g for g in groups if all(view_summary(run.scored(view=view)) is not None for run in g.runs)]
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}
@@ -254,7 +254,7 @@ def sweep_series(
         replace(g, config={k: v for k, v in g.config.items() if k in by or _is_kept(k, over)}) for g in groups
     ]
     keys = [key for key in by if key != over]
-    for group, name in zip(groups, short_labels(rest, keys, contents=not about_data(over))):
+    for group, name in zip(groups, short_labels(rest, keys, contents=not changes_data(over))):
         value = group.config[over]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise BadValue(
@@ -270,7 +270,7 @@ def sweep_series(
 
 
 def _is_kept(key: str, over: str) -> bool:
-    """Say whether a key tells lines of a sweep apart: points of a line may be cells of a table."""
+    """Return whether a key may distinguish lines of a sweep: the points of one may be cells of a table."""
     return key != over and not key.startswith("cell.")
 
 
@@ -284,15 +284,15 @@ def draw_sweep(
         for place, (name, points) in enumerate(lines):
             found = [_chosen_values(s, panel) for _, s in points]
             draw_points(ax, [x for x, _ in points], found, look.name(name), place)
-        scale(ax, values)
-        ax.set(title=_title(panel, look), xlabel=look.drawn(over, over.rpartition(".")[2]))
-    return _labelled(figure, axes, "test accuracy in %", look)
+        scale_axis(ax, values)
+        ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
+    return _label_axes(figure, axes, "test accuracy in %", look)
 
 
 def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, look: Look) -> Picture:
     """Draw a group of bars for every domain; thin lines are one deviation over seeds.
 
-    The axis begins at ``start``, in per cent; where that is not 0 its label says so.
+    The axis begins at ``start``, in per cent; its label says so unless it is 0.
     """
     wide = max(2 * WIDTH, 0.6 * len(panels) + 0.12 * len(panels) * len(series))
     figure, (ax,) = look.grid(1, width=wide)
@@ -308,7 +308,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             means,
             width,
             yerr=errors,
-            label=look.drawn(s.name),
+            label=look.label(s.name),
             color=color,
             hatch=hatch,
             edgecolor="white",
@@ -317,16 +317,16 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
         )
     if start and start >= highest:  # the axis would be upside down
         raise BadValue("start", f"is {start}", f"it must be below the highest bar, {highest:.2f} %")
-    names = [_title(panel, look) for panel in panels]
-    ax.set_xticks(range(len(panels)), names, **look.turned(names, figure.get_figwidth()))
+    names = [_panel_title(panel, look) for panel in panels]
+    ax.set_xticks(range(len(panels)), names, **look.tick_rotation(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
-    return _labelled(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}", look)
+    return _label_axes(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}", look)
 
 
 def draw_radar(series: Sequence[Series], look: Look) -> Picture:
     """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
 
-    Rings are shares of the best; below stands where the axes begin.
+    Rings are shares of the best accuracy; the label below gives the value at the centre.
     """
     sets: dict[str, list[Series]] = {}
     for s in series:
@@ -347,7 +347,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
             ax.plot(
                 [*angles, angles[0]],
                 [*row, row[0]],
-                label=look.drawn(s.name),
+                label=look.label(s.name),
                 linewidth=1.4,
                 marker=MARKERS[place % len(MARKERS)],
                 markersize=mark_size(),
@@ -355,27 +355,27 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
                 **style(place),
             )
         ax.set_xticks(
-            angles, [f"{look.drawn(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
+            angles, [f"{look.label(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
         )
-        for label, angle in zip(ax.get_xticklabels(), angles):  # texts begin outside of the ring
+        for label, angle in zip(ax.get_xticklabels(), angles):  # texts start outside the ring
             side = round(math.cos(angle), 1)
             label.set_horizontalalignment("left" if side > 0.5 else "right" if side < -0.5 else "center")
         rings = rings_from(float(np.nanmin(shares)))
         ax.set_ylim(rings[0], 1.0)
         ax.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize="x-small", color="#444444")
-        for label in ax.get_yticklabels():  # which lines may cross
+        for label in ax.get_yticklabels():  # lines may cross them
             label.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.5})
         assert isinstance(ax, PolarAxes)
         ax.set_rlabel_position(180 / len(domains))  # between two axes
         ax.tick_params(axis="x", pad=8)
         begin = f"rings: share of the best; centre: {100 * rings[0]:.0f} %"
-        ax.set_title(look.drawn(data), fontsize="medium", pad=10)
+        ax.set_title(look.label(data), fontsize="medium", pad=10)
         ax.set_xlabel(begin, fontsize="small", labelpad=8)
-    return look.finished(figure, axes)
+    return look.add_legend(figure, axes)
 
 
 def rings_from(lowest: float) -> list[float]:
-    """Return where a radar begins, its rings and 1, for values from ``lowest`` to 1: at most six."""
+    """Return at most six rings of a radar for values from ``lowest`` to 1, from its centre to 1."""
     for step in (0.01, 0.02, 0.05, 0.1, 0.2):
         count = math.floor((1 - lowest) / step) + 1
         if count <= 5:
@@ -384,11 +384,11 @@ def rings_from(lowest: float) -> list[float]:
 
 
 def draw_clients(series: Sequence[Series], look: Look) -> Picture:
-    """Draw how the clients' accuracies are distributed (median: line, mean: triangle), and each client's.
+    """Draw the distribution of the clients' accuracies (median: line, mean: triangle), and each client's.
 
-    Many clients are drawn as the share of clients at or below each accuracy.
+    For many clients, the second panel is the share of clients at or below each accuracy.
     """
-    figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.beside(2))
+    figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.columns_that_fit(2))
     runs = [
         [[scores.accuracy[-1] for run in own if (scores := counted_view(run))] for own in s.seeds]
         for s in series
@@ -408,16 +408,16 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
             meanprops={"markerfacecolor": color, "markeredgecolor": color, "markersize": 5},
             flierprops={"marker": ".", "markersize": 3, "markeredgecolor": "#777777"},
         )
-        name = look.drawn(s.name)
+        name = look.label(s.name)
         if few:
             marker = MARKERS[place % len(MARKERS)]
             means = 100 * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
             each.plot(means, marker, color=color, markersize=mark_size(), label=name)
         elif len(values):
             each.ecdf(values, label=name, linewidth=1.4, **style(place))
-    names = [look.drawn(s.name) for s in series]
-    width = figure.get_figwidth() / look.beside(2)
-    boxes.set_xticks(range(len(series)), names, fontsize="small", **look.turned(names, width))
+    names = [look.label(s.name) for s in series]
+    width = figure.get_figwidth() / look.columns_that_fit(2)
+    boxes.set_xticks(range(len(series)), names, fontsize="small", **look.tick_rotation(names, width))
     boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
     if few:
         several = any(len(seeds) > 1 for seeds in runs)
@@ -426,13 +426,13 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     else:
         each.set(xlabel="test accuracy in %", ylabel="share of clients", title="clients at or below")
         each.set_ylim(0, 1.02)
-    return look.finished(figure, [boxes, each])
+    return look.add_legend(figure, [boxes, each])
 
 
 def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
     """Draw how many training samples of each class each client has, a panel for every different division.
 
-    All panels have one colour scale. Many clients stand in the order of their most frequent class.
+    All panels have one colour scale. Many clients are sorted by their most frequent class.
     """
     found: dict[str, tuple[str, np.ndarray, list[str]]] = {}
     for run in runs:
@@ -445,8 +445,8 @@ def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
         found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix, classes))
     most = max(len(matrix) for _, matrix, _ in found.values())
     rows = max(matrix.shape[1] for _, matrix, _ in found.values())
-    columns = 1 if most > _FEW else look.beside(min(3, len(found)))
-    height = min(9.0, max(2.4, 0.9 + 0.17 * min(rows, _NAMED)))
+    columns = 1 if most > _FEW else look.columns_that_fit(min(3, len(found)))
+    height = min(9.0, max(2.4, 0.9 + 0.17 * min(rows, _NAMED_CLASSES)))
     width = 3 * WIDTH if most > _FEW else max(1.5 * WIDTH, (1.1 * columns + 0.3) * WIDTH)
     figure, axes = look.grid(len(found), width=width, height=height, columns=columns)
     if look.width is not None and look.height is None:
@@ -458,26 +458,26 @@ def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
         shown = ax.imshow(
             matrix[order].T, aspect="auto", cmap="Blues", vmin=0, vmax=largest, interpolation="nearest"
         )
-        ax.set_title(look.wrapped(look.drawn(name), figure, columns), fontsize="small", loc="left")
+        ax.set_title(look.wrap_title(look.label(name), figure, columns), fontsize="small", loc="left")
         ax.set_xlabel("clients, by their most frequent class" if many else "client")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        step = -(-matrix.shape[1] // _NAMED)
+        step = -(-matrix.shape[1] // _NAMED_CLASSES)
         numbers = range(0, matrix.shape[1], step)
         written = classes if len(classes) == matrix.shape[1] else list(map(str, range(matrix.shape[1])))
-        ax.set_yticks(numbers, [look.drawn(written[k], written[k][:24]) for k in numbers], fontsize="x-small")
+        ax.set_yticks(numbers, [look.label(written[k], written[k][:24]) for k in numbers], fontsize="x-small")
         ax.set_ylabel("class")
     shrink, ticks = min(1.0, 2 / len(found)), MaxNLocator(integer=True)
     figure.colorbar(shown, ax=axes, label="training samples", ticks=ticks, shrink=shrink, pad=0.02)
-    return look.finished(figure, axes, lines=False)
+    return look.add_legend(figure, axes, lines=False)
 
 
-def _labelled(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> Picture:
+def _label_axes(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> Picture:
     """Put a label at the axes on the left of each row."""
     for ax in axes:
         place = ax.get_subplotspec()
         if place is None or place.is_first_col():
             ax.set_ylabel(label)
-    return look.finished(figure, axes)
+    return look.add_legend(figure, axes)
 
 
 def _chosen_values(series: Series, panel: str) -> list[float]:
@@ -485,5 +485,5 @@ def _chosen_values(series: Series, panel: str) -> list[float]:
     return [float(np.mean([chosen_value(run, panel) for run in own])) for own in series.seeds]
 
 
-def _title(panel: str, look: Look) -> str:
-    return look.drawn(panel, "all clients" if panel == ALL else None)
+def _panel_title(panel: str, look: Look) -> str:
+    return look.label(panel, "all clients" if panel == ALL else None)

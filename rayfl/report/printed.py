@@ -1,4 +1,4 @@
-"""The numbers that the papers print in their tables, and where in our runs the same figures are."""
+"""The numbers that papers print in their tables, and where our runs have the same figures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of a run; the headline, where nothing else is said.
+    """A figure of a run; by default the headline.
 
     Attributes:
-        average: over clients, of the rounds and the view that make the headline: ``mean``, ``pooled``,
-            ``weighted`` or ``worst_decile``.
-        domain: the mean over the clients of this domain instead.
-        view: another view than that of the headline.
-        points: evaluation points: the scores of these rounds at the first of them that the run has.
+        average: over clients, at the rounds and view of the headline: ``mean``, ``pooled``, ``weighted`` or
+            ``worst_decile``.
+        domain: only the clients of this domain.
+        view: a view instead of the headline's.
+        points: evaluation points; the scores are those at the first of them that the run has.
     """
 
     average: str = ""
@@ -33,7 +33,7 @@ class Figure:
     points: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Figure:
+    def parse(cls, said: Mapping[str, Any]) -> Figure:
         """Return the figure that a mapping of a file describes."""
         return cls(**{**said, "points": tuple(said.get("points", ()))})
 
@@ -43,12 +43,12 @@ HEADLINE = Figure()
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is printed, and where its figures are found in our runs.
+    """A printed column, and where our runs have its figures.
 
     Attributes:
         cell: the column of the table file whose runs have the figure.
         figure: the figure of a run.
-        mean_of: instead of these, printed columns of which this one is the mean.
+        mean_of: instead of these, the printed columns whose mean this column is.
     """
 
     cell: str = ""
@@ -63,16 +63,16 @@ class Printed:
     Attributes:
         name: such as ``fedco2_t3``.
         paper: the paper.
-        number: its number there.
+        number: its number in the paper.
         title: what it shows.
-        spread: what ± is there; empty where none is printed.
+        spread: the meaning of ± in the paper; empty: no ± is printed.
         columns: name -> where our figures are.
-        rows: name -> column -> mean and deviation, as printed, either may be missing.
-        same: rows of ours that are compared with a row of another name.
-        figures: rows of ours that show another row's runs: name -> that row, and the figure; None for the
-            columns' own, where a row is the same setting under another name.
-        notes: what to know about the printed numbers.
-        unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
+        rows: name -> column -> printed mean and deviation; either may be missing.
+        same: our rows that are compared with a row of another name.
+        figures: our rows that show another row's runs: name -> that row, and the figure; None: the columns'
+            figures, for the same setting under another name.
+        notes: about the printed numbers.
+        unreachable: row (or ``*``) -> column (or ``*``) -> why we cannot reproduce the number.
     """
 
     name: str
@@ -89,14 +89,14 @@ class Printed:
 
     @property
     def parts(self) -> dict[str, list[Column]]:
-        """Return for every column those of which it is the mean; itself, where it is no mean."""
+        """Return for every column the columns that it averages; by default itself."""
         return {
             name: [self.columns[part] for part in column.mean_of] or [column]
             for name, column in self.columns.items()
         }
 
     def reason(self, row: str, column: str) -> str | None:
-        """Return why a printed number cannot be reached; None where nothing is known against it."""
+        """Return why we cannot reproduce a printed number; None: no known reason."""
         for r in (row, "*"):
             for c in (column, "*"):
                 if why := self.unreachable.get(r, {}).get(c):
@@ -105,7 +105,7 @@ class Printed:
 
 
 def printed_table(name: str) -> Printed | None:
-    """Return the table of that name, None where no paper has it."""
+    """Return the table of that name; None: no paper has it."""
     return _all_printed().get(name)
 
 
@@ -121,7 +121,7 @@ def _read_paper(paper: str) -> list[Printed]:
     for short, table in content["tables"].items():
         columns = {
             name: Column(
-                where.get("cell", ""), Figure.of(where.get("figure", {})), tuple(where.get("mean_of", ()))
+                where.get("cell", ""), Figure.parse(where.get("figure", {})), tuple(where.get("mean_of", ()))
             )
             for name, where in table["columns"].items()
         }
@@ -140,7 +140,7 @@ def _read_paper(paper: str) -> list[Printed]:
                 rows=rows,
                 same=table.get("same", {}),
                 figures={
-                    row: (where["row"], Figure.of(where["figure"]) if "figure" in where else None)
+                    row: (where["row"], Figure.parse(where["figure"]) if "figure" in where else None)
                     for row, where in table.get("figures", {}).items()
                 },
                 notes=table.get("notes", []),
@@ -151,7 +151,7 @@ def _read_paper(paper: str) -> list[Printed]:
 
 
 def known_tables() -> dict[str, list[str]]:
-    """Return paper -> the tables of it that have printed numbers or a layout."""
+    """Return paper -> its tables with printed numbers or a layout."""
     found: dict[str, list[str]] = {}
     for name in _all_printed():
         paper, _, table = name.partition("_")

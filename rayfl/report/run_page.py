@@ -1,4 +1,4 @@
-"""The page of a run, finished or not."""
+"""The page of a run, complete or not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rayfl.record.folder import read_environment
 from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
 from rayfl.report.page import (
-    Cell,
+    Chart,
     Line,
-    Picture,
     Row,
     Sheet,
+    SheetCell,
     heat_map,
     histogram,
     line_picture,
@@ -29,17 +29,17 @@ from rayfl.report.page import (
 from rayfl.report.paper_tables import compare_runs
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences
-from rayfl.report.text import AVERAGE_NAMES, clock, number, percent, size, spoken
-from rayfl.settings.description import flat
-from rayfl.system.files import open_file, reading
+from rayfl.report.text import AVERAGE_NAMES, as_text, clock, number, percent, size
+from rayfl.settings.description import flatten_config
+from rayfl.system.files import explain_read_errors, open_file
 from rayfl.system.text import one_line
 
 ROWS = 2000
-"""Clients that a page lists at most: those with the lowest accuracy."""
+"""Most clients that a page lists: those with the lowest accuracy."""
 LABELS = 2_000_000
-"""Numbers of a map of labels at most; above, groups of clients share a line."""
+"""Most cells in the map of labels; with more, groups of clients share a line."""
 WRITTEN = 1_000
-"""Numbers of labels that are also written in a table at most."""
+"""Most label counts that are also shown as a table."""
 WORST = 5
 
 
@@ -47,10 +47,10 @@ def run_page(result: RunRecords, over: bool = True) -> str:
     """Return the page of a run.
 
     Args:
-        result: what it has recorded so far.
-        over: whether nobody is working on it any more.
+        result: its records so far.
+        over: whether the run has ended, complete or not.
     """
-    config, summary = flat(result.config, shown=True), result.summary
+    config, summary = flatten_config(result.config, shown=True), result.summary
     partition = read_partition(result.folder) if (result.folder / PARTITION).is_file() else None
     engine = engine_lines(result.folder)
     running = not over and not result.complete
@@ -80,19 +80,19 @@ def run_page(result: RunRecords, over: bool = True) -> str:
         curves=_curves(result),
         clients=_client_sheet(result, partition),
         spread=_client_spread(result),
-        worst=_worst(result),
+        worst=_worst_clients(result),
         domains=_domain_sheet(result) if has_domains else None,
         skew=_skew(partition),
-        labels=_labels(partition),
+        labels=_label_map(partition),
         cost=_cost(result, engine),
         times=_times(engine),
-        settings=_pairs("Configuration", config),
-        environment=_pairs("Environment", flat(read_environment(result.folder))),
+        settings=_pair_sheet("Configuration", config),
+        environment=_pair_sheet("Environment", flatten_config(read_environment(result.folder))),
     )
 
 
 def engine_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return what the engine has recorded of each round: other lines tell of processes that have died."""
+    """Return the engine's record of each round, without lines about processes that died."""
     path = folder / ENGINE
     return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
 
@@ -127,7 +127,7 @@ def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tupl
 
 
 def _notes(result: RunRecords) -> list[str]:
-    """Return what one should know before quoting a number."""
+    """Return the notes that a reader needs before quoting a number."""
     summary, headline = result.summary, result.summary["headline"]
     notes = [one_line(text) for text in data_warnings(result)]
     if headline and headline["std"] is not None:
@@ -138,14 +138,14 @@ def _notes(result: RunRecords) -> list[str]:
         )
     if summary["dropped"]:
         notes.append(f"Dropped updates: {summary['dropped']}.")
-    return [*notes, *warned([result.folder])]
+    return [*notes, *log_warnings([result.folder])]
 
 
-def warned(folders: Iterable[Path], most: int = 20) -> list[str]:
+def log_warnings(folders: Iterable[Path], most: int = 20) -> list[str]:
     """Return the warnings in the logs of runs, each once."""
     found: dict[str, None] = {}
     for path in (folder / LOG for folder in folders if (folder / LOG).is_file()):
-        with reading(path), open_file(path) as file:
+        with explain_read_errors(path), open_file(path) as file:
             lines = [line.decode(errors="replace").rstrip("\n") for line in file]
         found |= dict.fromkeys(
             one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line
@@ -164,12 +164,12 @@ def _accuracies(result: RunRecords) -> list[Sheet]:
             last = entry["last"]
             found = (last["mean"], last["std"], last["pooled"], last["worst_decile"])
             rows.append([one_line(entry["view"]), *map(percent_cell, found)])
-        sheets.append(Sheet(f"Test accuracy in %, {spoken(point)}, last evaluation", ["view", *heads], rows))
+        sheets.append(Sheet(f"Test accuracy in %, {as_text(point)}, last evaluation", ["view", *heads], rows))
     return sheets
 
 
 def _beside_printed(result: RunRecords) -> Sheet | None:
-    """Return the number that a paper prints for this cell, beside ours."""
+    """Return the number that a paper prints for this cell, and ours."""
     cell = result.config.get("cell")
     if not cell or (printed := printed_table(str(cell["table"]))) is None:
         return None
@@ -183,7 +183,7 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
     return Sheet(one_line(f"Beside {printed.paper}, {printed.number}, in %"), heads, rows)
 
 
-def _curves(result: RunRecords) -> list[Picture]:
+def _curves(result: RunRecords) -> list[Chart]:
     history, how = result.history, result.protocol.average
     average = AVERAGE_NAMES[how]
     pictures = []
@@ -193,9 +193,9 @@ def _curves(result: RunRecords) -> list[Picture]:
         accuracies = [
             Line(v, s.rounds + 1, 100 * curve(s, history.population, "test", how)) for v, s in scores.items()
         ]
-        pictures.append(line_picture(f"Test accuracy in %, {spoken(point)}, {average}", accuracies, "%"))
+        pictures.append(line_picture(f"Test accuracy in %, {as_text(point)}, {average}", accuracies, "%"))
         losses = [Line(v, s.rounds + 1, _loss(result, s)) for v, s in scores.items()]
-        pictures.append(line_picture(f"Test loss, {spoken(point)}, {average}", losses, "loss"))
+        pictures.append(line_picture(f"Test loss, {as_text(point)}, {average}", losses, "loss"))
         for name in dict.fromkeys(name for s in scores.values() for name in s.measures):
             found = [
                 Line(v, s.rounds + 1, mean_loss(s.measures[name], s.samples, history.population, how))
@@ -203,7 +203,7 @@ def _curves(result: RunRecords) -> list[Picture]:
                 if name in s.measures
             ]
             pictures.append(
-                line_picture(f"Test {one_line(name)}, {spoken(point)}, {average}", found, one_line(name))
+                line_picture(f"Test {one_line(name)}, {as_text(point)}, {average}", found, one_line(name))
             )
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
@@ -215,7 +215,7 @@ def _loss(result: RunRecords, scores: Scores) -> np.ndarray:
     return mean_loss(scores.loss, scores.samples, result.history.population, result.protocol.average)
 
 
-def _latest(result: RunRecords) -> np.ndarray | None:
+def _last_accuracies(result: RunRecords) -> np.ndarray | None:
     """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
     scores = counted_view(result)
     if scores is None or not len(scores.rounds):
@@ -224,18 +224,18 @@ def _latest(result: RunRecords) -> np.ndarray | None:
     return accuracy if np.isfinite(accuracy).any() else None
 
 
-def _client_spread(result: RunRecords) -> Picture | None:
-    accuracy = _latest(result)
+def _client_spread(result: RunRecords) -> Chart | None:
+    accuracy = _last_accuracies(result)
     if accuracy is None:
         return None
     known = accuracy[np.isfinite(accuracy)]
     parts = f"{known.min():.2f} to {known.max():.2f} %, median {np.median(known):.2f} %"
     title = f"Test accuracy of {len(known):,} clients, last evaluation: {parts}"
-    return Picture(title, histogram(known, title, "test accuracy in %", "clients"))
+    return Chart(title, histogram(known, title, "test accuracy in %", "clients"))
 
 
-def _worst(result: RunRecords) -> str:
-    accuracy = _latest(result)
+def _worst_clients(result: RunRecords) -> str:
+    accuracy = _last_accuracies(result)
     if accuracy is None:
         return ""
     order = np.argsort(accuracy, kind="stable")
@@ -244,26 +244,26 @@ def _worst(result: RunRecords) -> str:
     return f"Lowest test accuracy: {named}."
 
 
-def _reported(result: RunRecords) -> dict[tuple[str, str], str]:
+def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
     """Return (point, view) -> heading: where the protocol scores, and where clients that never train are."""
     return {
-        (point, view): one_line(view if point == result.protocol.point else f"{view}, {spoken(point)}")
+        (point, view): one_line(view if point == result.protocol.point else f"{view}, {as_text(point)}")
         for point, view in result.history.views()
         if point == result.protocol.point or point.startswith("unseen")
     }
 
 
 def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sheet | None:
-    """Return a line per client; of very many clients only of those with the lowest accuracy."""
+    """Return a line per client; of many clients, only those with the lowest accuracy."""
     history, population = result.history, result.history.population
     if not len(population):
         return None
-    reported = _reported(result)
+    reported = _reported_views(result)
     latest = [100 * history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
     rounds = history.times
-    counted = _latest(result)
+    counted = _last_accuracies(result)
     order = np.arange(len(population))
-    caption = f"Clients: test accuracy in %, {spoken(result.protocol.point)}, last evaluation"
+    caption = f"Clients: test accuracy in %, {as_text(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
         by = np.full(len(population), np.inf) if counted is None else np.nan_to_num(counted, nan=np.inf)
         order = np.sort(np.argsort(by, kind="stable")[:ROWS])
@@ -271,12 +271,12 @@ def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sh
     classes = _classes(partition)
     rows: list[Row] = [
         [
-            Cell(str(i), float(i)),
+            SheetCell(str(i), float(i)),
             population.domains[i] or "several",
-            *(_count(population.samples[split][i]) for split in ("train", "val", "test")),
-            _count(classes[i]) if i < len(classes) else Cell("", None),
-            _count(rounds[i]),
-            *(Cell(number(_known(values[i])), _known(values[i])) for values in latest),
+            *(_as_cell(population.samples[split][i]) for split in ("train", "val", "test")),
+            _as_cell(classes[i]) if i < len(classes) else SheetCell("", None),
+            _as_cell(rounds[i]),
+            *(SheetCell(number(_number_or_none(values[i])), _number_or_none(values[i])) for values in latest),
         ]
         for i in order.tolist()
     ]
@@ -284,11 +284,11 @@ def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sh
     return Sheet(caption, heads, rows, search=True)
 
 
-def _count(value: int) -> Cell:
-    return Cell(f"{value:,}", float(value))
+def _as_cell(value: int) -> SheetCell:
+    return SheetCell(f"{value:,}", float(value))
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
@@ -298,7 +298,7 @@ def _classes(partition: Mapping[str, Any] | None) -> list[int]:
 
 
 def _domain_sheet(result: RunRecords) -> Sheet | None:
-    reported = _reported(result)
+    reported = _reported_views(result)
     entries = {place: e for e in result.summary["views"] if (place := (e["point"], e["view"])) in reported}
     entries = {place: entry for place, entry in entries.items() if entry["last"]}
     if not entries:
@@ -306,13 +306,13 @@ def _domain_sheet(result: RunRecords) -> Sheet | None:
     rows: list[Row] = [
         [
             one_line(name),
-            _count(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
+            _as_cell(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
             *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries.values()),
         ]
         for name in next(iter(entries.values()))["last"]["domains"]
     ]
     heads = ["domain", "clients", *(reported[place] for place in entries)]
-    when = spoken(result.protocol.point)
+    when = as_text(result.protocol.point)
     caption = f"Test accuracy in % per domain, {when}, mean over clients, last evaluation"
     return Sheet(caption, heads, rows)
 
@@ -332,13 +332,13 @@ def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _labels(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _label_map(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if partition is None or (matrix := label_matrix(partition)) is None:
         return None
     names = [one_line(str(name)) for name in partition["class_names"]]
     title, sheet = "Training samples of each class", None
     if matrix.size <= WRITTEN:
-        rows: list[Row] = [[_count(i), *map(_count, counts)] for i, counts in enumerate(matrix.tolist())]
+        rows: list[Row] = [[_as_cell(i), *map(_as_cell, counts)] for i, counts in enumerate(matrix.tolist())]
         sheet = Sheet(f"{title}, in numbers", ["client", *names], rows)
     together = -(-matrix.size // LABELS)
     clients, most = len(matrix), int(matrix.max(initial=0))
@@ -381,13 +381,13 @@ def _cost(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple
     return cards
 
 
-def _times(engine: Sequence[Mapping[str, Any]]) -> Picture | None:
+def _times(engine: Sequence[Mapping[str, Any]]) -> Chart | None:
     rounds = [line["round"] + 1 for line in engine]
     lines = [Line("whole round", rounds, [line["seconds"] for line in engine])]
     lines.append(Line("training", rounds, [line.get("train_seconds", np.nan) for line in engine]))
     return line_picture("Seconds of each round", lines, "seconds")
 
 
-def _pairs(caption: str, pairs: Mapping[str, Any]) -> Sheet:
+def _pair_sheet(caption: str, pairs: Mapping[str, Any]) -> Sheet:
     rows: list[Row] = [[one_line(str(name)), one_line(str(value))] for name, value in pairs.items()]
     return Sheet(caption, ["name", "value"], rows, search=len(rows) > 20)

@@ -1,4 +1,4 @@
-"""Whether a difference over seeds is more than chance."""
+"""Tests of differences over seeds."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy.typing as npt
 from rayfl.system.text import counted
 
 FEWEST = 3
-"""Seeds that two rows must share for a test."""
+"""Least number of shared seeds for a test of two rows."""
 REFERENCE = "FedAvg"
-"""The row that others are tested against where nothing else is said."""
+"""The default row that others are tested against."""
 LEVEL = 0.05
 """Corrected p below which a difference counts."""
 
 BySeed = Mapping[Any, float]
 """The figure of each seed."""
-Scores = Mapping[str, BySeed]
+RowScores = Mapping[str, BySeed]
 """Figures of rows that may be compared with each other."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row against the row of reference, over the seeds that both have.
+    """A row against the reference row, over the seeds that both have.
 
     Attributes:
         place: where they are compared, such as a column.
-        reference: the row of reference.
-        row: the other one.
-        seeds: those that both have.
+        reference: the reference row.
+        row: the other row.
+        seeds: the shared seeds.
         difference: mean of the row minus the reference's.
         p: of the paired t-test, after Holm's correction for all tests made together.
     """
@@ -46,26 +46,26 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether it is more than chance."""
+        """Whether it is significant."""
         return self.p < LEVEL
 
 
 def p_of_pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> np.ndarray:
     """Return the two-sided p of paired t-tests.
 
-    It is 1 where all pairs have one difference: accuracies come in steps of a sample, so that this is no rare
-    chance, and nothing is known of their spread.
+    It is 1 if all pairs have the same difference: this is not rare, because accuracies come in steps of one
+    sample, and the spread is then unknown.
 
     Args:
         first: float [..., seeds].
-        second: likewise, for the same seeds.
+        second: the same shape, for the same seeds.
 
     Returns:
         float64 [...].
     """
-    from scipy.special import stdtr  # takes a while, and most tables have one seed
+    from scipy.special import stdtr  # slow to import, and most tables have one seed
 
-    differences = np.round(np.subtract(first, second), 9)  # without what float64 adds
+    differences = np.round(np.subtract(first, second), 9)  # without rounding errors of float64
     seeds = differences.shape[-1]
     alike = np.ptp(differences, axis=-1) == 0
     error = np.where(alike, 1.0, differences.std(axis=-1, ddof=1)) / seeds**0.5
@@ -76,7 +76,7 @@ def p_of_pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> np.ndarray:
 def holm(p: npt.ArrayLike) -> np.ndarray:
     """Return p values, float [..., tests], after Holm's correction for the tests of the last axis.
 
-    It is that of Scandinavian Journal of Statistics 6, 1979.
+    See Scandinavian Journal of Statistics 6, 1979.
     """
     p = np.asarray(p, np.float64)
     order = np.argsort(p, axis=-1, kind="stable")
@@ -86,12 +86,12 @@ def holm(p: npt.ArrayLike) -> np.ndarray:
     return corrected
 
 
-def differences(places: Mapping[str, Scores], references: Mapping[str, str]) -> list[Difference]:
+def differences(places: Mapping[str, RowScores], references: Mapping[str, str]) -> list[Difference]:
     """Test in every place each row against the row of reference, where they share enough seeds.
 
     Args:
         places: what is compared.
-        references: place -> its row of reference; without one, or where it has no figure, there is no test.
+        references: place -> its reference row; there is no test if it is missing or has no figure.
     """
     found = []
     for place, rows in places.items():
@@ -108,13 +108,13 @@ def differences(places: Mapping[str, Scores], references: Mapping[str, str]) -> 
     return [replace(each, p=float(p)) for each, p in zip(found, corrected)]
 
 
-def said(places: Mapping[str, Scores], found: Sequence[Difference], reference: str) -> list[str]:
+def describe_tests(places: Mapping[str, RowScores], found: Sequence[Difference], reference: str) -> list[str]:
     """Say what the tests were, and that there is none of some rows; nothing where none stands beside another.
 
     Args:
         places: what was compared.
         found: the tests.
-        reference: what the row of reference is called.
+        reference: name of the reference row.
     """
     counts = [sum(map(bool, rows.values())) for rows in places.values()]
     left = sum(count - 1 for count in counts if count) - len(found)
@@ -129,13 +129,13 @@ def said(places: Mapping[str, Scores], found: Sequence[Difference], reference: s
 
 
 def interval(std: float | None, seeds: int) -> float | None:
-    """Return what is ± beside a mean over seeds for its 95 % interval; None where there is no deviation."""
+    """Return half the width of the 95 % interval of a mean over seeds; None: no deviation is known."""
     from scipy.special import stdtrit
 
     return None if std is None else std * float(stdtrit(seeds - 1, 1 - LEVEL / 2)) / seeds**0.5
 
 
-def intervals_said(seeds: Iterable[int]) -> list[str]:
+def describe_intervals(seeds: Iterable[int]) -> list[str]:
     """Say how wide 95 % intervals are, by the numbers of seeds of the means that are shown."""
     widths = [f"{interval(1.0, count):.2f} with {count} seeds" for count in sorted(set(seeds) - {1})]
     return [f"The 95 % interval of a mean is its ± times {', '.join(widths)}."] if widths else []
@@ -144,8 +144,8 @@ def intervals_said(seeds: Iterable[int]) -> list[str]:
 def ranks(values: Mapping[str, float | None]) -> dict[str, str]:
     """Return which keys have the "best" and the "second" value.
 
-    Values count as they are shown, in two decimals. Equal values share a rank. There is none where all
-    values are equal, or only one is known.
+    Values are compared as shown, with two decimals. Equal values share a rank. There are no ranks if all
+    values are equal or only one is known.
     """
     shown = {key: round(value, 2) for key, value in values.items() if value is not None}
     levels = sorted(set(shown.values()), reverse=True)

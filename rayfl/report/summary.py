@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.report.text import AVERAGE_NAMES, averaged, number, percent, plain_table, size, spoken
+from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, percent, plain_table, size
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import one_line
 
@@ -15,8 +15,8 @@ from rayfl.system.text import one_line
 def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """Print the accuracies of a run, as ``summary.json`` holds them, in per cent.
 
-    A table per evaluation point with a row per view and average and a column per choice of rounds; then the
-    same per domain for the view of the headline; then the headline.
+    First comes a table per evaluation point, with a row per view and average and a column per choice of
+    rounds; then the same per domain for the headline's view; then the headline.
     """
     console = console or Terminal()
     views = summary["views"]
@@ -34,33 +34,33 @@ def final_table(summary: Mapping[str, Any], console: Console | None = None) -> N
 
 
 def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Return what people call a choice of rounds, as a table heading of two lines.
+    """Return the name of a choice of rounds, as a table heading of two lines.
 
     Args:
         choice: the choice.
         summary: of the run.
-        entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; all of the
-            summary by default.
+        entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; by default
+            all of the summary.
     """
     window = min(summary["length"], summary["completed"])
     names = {
         "last": "last\nround",
         "best_val": "best by\nvalidation",
-        "last_k": f"mean of\nlast {averaged(entries or summary['views'])}",
+        "last_k": f"mean of\nlast {evaluations_text(entries or summary['views'])}",
         "window": f"mean of\nlast {window}",
     }
     return names[choice]
 
 
-def _choices(summary: Mapping[str, Any]) -> list[str]:
+def _summary_choices(summary: Mapping[str, Any]) -> list[str]:
     return [c for c in ("last", "best_val", "last_k", "window") if c in summary["views"][0]]
 
 
 def _view_table(summary: Mapping[str, Any], point: str) -> Table:
-    choices = _choices(summary)
-    title = f"Test accuracy in %, {spoken(point)}"
+    choices = _summary_choices(summary)
+    title = f"Test accuracy in %, {as_text(point)}"
     entries = [v for v in summary["views"] if v["point"] == point]
-    table = _table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
+    table = _accuracy_table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
     for entry in entries:
         if table.row_count:
@@ -72,9 +72,9 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
 
 
 def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
-    choices = _choices(summary)
+    choices = _summary_choices(summary)
     title = f"Test accuracy in % per domain, {entry['view']}, mean over clients"
-    table = _table(title, ["domain", "clients"], [choice_name(c, summary, [entry]) for c in choices])
+    table = _accuracy_table(title, ["domain", "clients"], [choice_name(c, summary, [entry]) for c in choices])
     means: dict[str, list[float]] = {c: [] for c in choices}
     for name, domain in entry["last"]["domains"].items():
         cells = []
@@ -90,7 +90,7 @@ def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table
     return table
 
 
-def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
+def _accuracy_table(title: str, labels: list[str], numbers: list[str]) -> Table:
     table = plain_table(title)
     for label in labels:
         table.add_column(label, vertical="bottom")
@@ -100,7 +100,7 @@ def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Return the headline of a run and what one should know about its numbers, one sentence per line."""
+    """Return the headline of a run and the notes on its numbers, one sentence per line."""
     lines = []
     headline = summary["headline"]
     if headline is None:
@@ -129,7 +129,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def headline_source(headline: Mapping[str, Any]) -> str:
-    """Say where a headline comes from; rounds are counted from 1 here, as in all that is printed."""
+    """Return the origin of a headline; rounds count from 1 here, as in everything that is printed."""
     first, last = headline["rounds"][0] + 1, headline["rounds"][-1] + 1
     if len(headline["rounds"]) > 1:
         when = f"mean ± std over {len(headline['rounds'])} evaluations of rounds {first} to {last}"
@@ -137,12 +137,12 @@ def headline_source(headline: Mapping[str, Any]) -> str:
         when = f"round {last}, best by validation"
     else:
         when = f"round {last}"
-    about = [headline["view"], spoken(headline["point"]), AVERAGE_NAMES[headline["average"]], when]
+    about = [headline["view"], as_text(headline["point"]), AVERAGE_NAMES[headline["average"]], when]
     return "; ".join([", ".join(about), *other_models(headline)])
 
 
 def other_models(found: Mapping[str, Any]) -> list[str]:
-    """Say which clients a headline, or a choice of rounds, does not score by a model of their own of now."""
+    """Return notes on clients whose score is not of their own current model."""
     texts = []
     if untrained := found.get("untrained"):
         count, view = untrained["clients"], untrained["view"]

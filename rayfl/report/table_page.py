@@ -10,11 +10,22 @@ import numpy as np
 
 from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import counted_view, samples, unlike
-from rayfl.report.page import LOOKS, PAGE, Cell, Line, Picture, Row, Sheet, line_picture, number_cell, render
-from rayfl.report.paper_tables import Entry, cell_of, footnotes, ours, ranks, warnings_of
+from rayfl.report.compare import conflicts_of, counted_view, samples
+from rayfl.report.page import (
+    LOOKS,
+    PAGE,
+    Chart,
+    Line,
+    Row,
+    Sheet,
+    SheetCell,
+    line_picture,
+    number_cell,
+    render,
+)
+from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
 from rayfl.report.printed import Printed
-from rayfl.report.run_page import engine_lines, warned
+from rayfl.report.run_page import engine_lines, log_warnings
 from rayfl.report.text import clock, number, size
 from rayfl.system.text import one_line
 
@@ -33,9 +44,9 @@ def table_page(
         title: of the table.
         entries: its cells.
         folders: of the runs.
-        home: the folder of the table, from which links lead to the runs' pages.
-        planned: how many runs the table has when it is over.
-        printed: what the paper prints.
+        home: the folder of the table; links to the runs' pages start there.
+        planned: number of runs of the complete table.
+        printed: the paper's numbers.
     """
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
@@ -52,7 +63,7 @@ def table_page(
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
-        notes=[one_line(text) for text in [*warnings_of(entries), *_dropped(runs)]] + warned(folders),
+        notes=[one_line(text) for text in [*warnings_of(entries), *_drop_note(runs)]] + log_warnings(folders),
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
@@ -64,9 +75,9 @@ def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[
 
     Args:
         title: of the sweep.
-        points: what has come of each point.
-        notes: what to know about it.
-        state: ``kind`` (``done`` or ``running``) and ``text``: how far it has come.
+        points: the results of each point.
+        notes: about the results.
+        state: ``kind`` (``done`` or ``running``) and ``text``: its progress.
     """
     return render(
         "table.html",
@@ -87,14 +98,14 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
     """Return our figures, methods down and columns across, and mark the best of each column."""
     columns = list(dict.fromkeys(entry.column for entry in entries))
     places = {(entry.row, entry.column): entry for entry in entries}
-    ranked = ranks(entries)
+    ranked = column_ranks(entries)
     rows: list[Row] = []
     for row in dict.fromkeys(entry.row for entry in entries):
-        cells: list[str | Cell] = [one_line(row)]
+        cells: list[str | SheetCell] = [one_line(row)]
         for column in columns:
             entry = places.get((row, column))
             mean = entry.mean if entry else None
-            cells.append(Cell(ours(entry), mean, best=ranked[column].get(row) == "best"))
+            cells.append(SheetCell(our_figure(entry), mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
     caption = "Test accuracy in %; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
@@ -106,7 +117,7 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
         [
             one_line(entry.row),
             one_line(entry.column),
-            Cell(number(entry.mean, entry.std), entry.mean),
+            SheetCell(number(entry.mean, entry.std), entry.mean),
             number_cell(entry.interval),
             *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
             ", ".join(map(str, entry.seeds)),
@@ -119,12 +130,12 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
     return Sheet("Every cell, in %", heads, rows, search=True)
 
 
-def _dropped(runs: Sequence[RunRecords]) -> list[str]:
+def _drop_note(runs: Sequence[RunRecords]) -> list[str]:
     count = sum(run.summary["dropped"] for run in runs)
     return [f"Dropped updates: {count:,}; the table of runs says in which."] if count else []
 
 
-def _table_curves(runs: Sequence[RunRecords]) -> list[Picture]:
+def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
     places: dict[str, dict[str, list[RunRecords]]] = {}
     for run in runs:
@@ -141,7 +152,7 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Picture]:
 
 def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
     """Return the mean of the headline views' accuracies over the evaluations that all runs have."""
-    if unlike(runs, cell_of):
+    if conflicts_of(runs, cell_of):
         return None
     curves = []
     for run in runs:
@@ -157,7 +168,7 @@ def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
 
 
 def link(folder: Path, home: Path) -> str:
-    """Return where the page of a run is, seen from the folder of its table or sweep; empty if outside."""
+    """Return the link to a run's page from the folder of its table or sweep; empty: the run is outside."""
     folder, home = folder.absolute(), home.absolute()
     return quote((folder / PAGE).relative_to(home).as_posix()) if folder.is_relative_to(home) else ""
 
@@ -171,14 +182,14 @@ def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
         mean = 100 * headline["accuracy"] if headline and headline["accuracy"] is not None else None
         rows.append(
             [
-                Cell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
-                Cell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
-                Cell(number(mean), mean),
-                Cell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
-                Cell(size(summary["up"]), float(summary["up"])),
-                Cell(size(summary["down"]), float(summary["down"])),
-                Cell(clock(seconds), seconds),
-                Cell(str(summary["dropped"]), float(summary["dropped"])),
+                SheetCell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
+                SheetCell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
+                SheetCell(number(mean), mean),
+                SheetCell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
+                SheetCell(size(summary["up"]), float(summary["up"])),
+                SheetCell(size(summary["down"]), float(summary["down"])),
+                SheetCell(clock(seconds), seconds),
+                SheetCell(str(summary["dropped"]), float(summary["dropped"])),
             ]
         )
     heads = ["run", "seed", "accuracy in %", "rounds", "sent", "received", "time", "updates dropped"]

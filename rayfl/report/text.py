@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers and names as text for readers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ AVERAGE_NAMES = {
     "pooled": "pooled",
     "weighted": "weighted by training size",
 }
-"""What people call the averages over clients."""
+"""Names of the averages over clients."""
 
 
 CHOICE_NAMES = {
@@ -21,7 +21,7 @@ CHOICE_NAMES = {
     "last_k": "mean of the last evaluations",
     "window": "mean of the window",
 }
-"""What people call the choices of rounds."""
+"""Names of the choices of rounds."""
 
 
 def clock(seconds: float) -> str:
@@ -32,7 +32,7 @@ def clock(seconds: float) -> str:
 
 
 def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return mean and sample deviation: None where a value is missing, and the deviation of a single one."""
+    """Return mean and sample deviation: both None if a value is missing; no deviation of one value."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, None
@@ -40,7 +40,7 @@ def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | 
 
 
 def number(mean: float | None, std: float | None = None, decimals: int = 2) -> str:
-    """Return a number as people read it, with its deviation if there is one; n/a where there is none."""
+    """Return a number as text, with its deviation if there is one; n/a: no number."""
     if mean is None:
         return "n/a"
     return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
@@ -61,12 +61,12 @@ def size(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
 
 
-def spoken(name: str) -> str:
+def as_text(name: str) -> str:
     """Return an identifier as words."""
     return name.replace("_", " ")
 
 
-def averaged(entries: Iterable[Mapping[str, Any]]) -> str:
+def evaluations_text(entries: Iterable[Mapping[str, Any]]) -> str:
     """Return how many evaluations ``last_k`` has averaged in some views: "5", "3 to 5"."""
     counts = sorted({len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]})
     if not counts:
@@ -75,5 +75,5 @@ def averaged(entries: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain_table(title: str) -> Table:
-    """Return a table without columns in the style of all that is printed."""
+    """Return a table without columns in the style of all printed tables."""
     return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

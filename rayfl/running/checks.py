@@ -20,12 +20,12 @@ from rayfl.methods import METHODS, Method
 from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
-from rayfl.system.text import closest, counted, shown
+from rayfl.system.text import closest_name, counted, short_repr
 from rayfl.training import Net, Training
 from rayfl.training.sums import Reduction
 
 
-def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
+def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
@@ -51,8 +51,8 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     if not all(isinstance(each, Reduction) for each in method.uploads.values()):
         raise BadCode(
             f"{type(method).__name__}.uploads",
-            f"is {shown(method.uploads)}: it must be a property that returns upload key -> Mean(), Sum() or "
-            "Gather(), as in {'weights': Mean()}",
+            f"is {short_repr(method.uploads)}: it must be a property that returns upload key -> Mean(), "
+            "Sum() or Gather(), as in {'weights': Mean()}",
         )
     for thing in (plan.training.schedule, plan.training.optimiser):
         check_names(type(thing))
@@ -89,7 +89,7 @@ def _check_warmup(plan: Plan) -> list[str]:
     return [f"training.schedule.warmup is {warmup}, and the run ends before, after {ended}"]
 
 
-ALIKE = 0.85
+MIN_SIMILARITY = 0.85
 """Similarity, from 0 to 1, at which one name may be the other misspelt."""
 
 
@@ -117,7 +117,7 @@ def check_names(method: type) -> None:
         in_order = {tuple(sorted(name.split("_"))): name for name in known}
         for name in vars(cls).keys() - known - options:
             swapped = in_order.get(tuple(sorted(name.split("_"))))  # such as client_init
-            near = swapped or closest(name, known, ALIKE)
+            near = swapped or closest_name(name, known, MIN_SIMILARITY)
             if near is not None and not name.startswith("_"):
                 raise Unknown(
                     f"{cls.__name__}.{name}",

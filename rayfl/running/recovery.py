@@ -7,22 +7,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rayfl.engine.base import Gone, Lost
+from rayfl.engine.base import ClusterLost, WorkersLost
 from rayfl.engine.session import Session
 from rayfl.errors import BadCode, Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, read_config
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.running.result import Result
-from rayfl.settings.description import flat
-from rayfl.system.own_code import changed
+from rayfl.settings.description import flatten_config
+from rayfl.system.own_code import changed_code
 from rayfl.system.text import counted, warn
 
 UNTIL = " to round "
 """In records, separates a module that was replaced during a run from its last round."""
 
 
-def finished(path: Path, rounds: int) -> Result | None:
+def finished_result(path: Path, rounds: int) -> Result | None:
     """Return the result of a run that is over and has no checkpoint; else None."""
     if Checkpoints(path / "checkpoints").rounds or not (path / SUMMARY).is_file():
         return None
@@ -37,7 +37,7 @@ def check_device(path: Path, device: str) -> None:
         path: the run folder.
         device: what ``engine.device: auto`` means here.
     """
-    before = flat(read_config(path)).get("engine.device", device)
+    before = flatten_config(read_config(path)).get("engine.device", device)
     if before not in (device, "auto"):
         raise Conflict(
             path,
@@ -46,12 +46,12 @@ def check_device(path: Path, device: str) -> None:
         )
 
 
-Cohort = Callable[[int], list[int]]
+CohortChooser = Callable[[int], list[int]]
 """Round -> the clients that its sampling chooses."""
 
 
-def to_resume(
-    path: Path, rounds: int, settings: dict[str, Any], cohort: Cohort, any_code: bool = False
+def checkpoint_to_resume(
+    path: Path, rounds: int, settings: dict[str, Any], cohort: CohortChooser, any_code: bool = False
 ) -> Manifest | None:
     """Return the checkpoint from which a run goes on; None if it starts again.
 
@@ -67,9 +67,9 @@ def to_resume(
         UserError: data, settings, code or cohorts are not those of the run in the folder, or it has more
             rounds.
     """
-    manifest = newest(path, settings, None if any_code else cohort)
+    manifest = newest_checkpoint(path, settings, None if any_code else cohort)
     recorded = manifest.settings.get("code", {}) if manifest else {}
-    other = changed({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
+    other = changed_code({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
     if other and not any_code:
         raise Conflict(
             path,
@@ -91,7 +91,9 @@ def to_resume(
     return manifest
 
 
-def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Manifest | None:
+def newest_checkpoint(
+    path: Path, settings: Mapping[str, Any], cohort: CohortChooser | None
+) -> Manifest | None:
     """Return the newest checkpoint that is intact and complete; None if there is none.
 
     Raises:
@@ -109,7 +111,7 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Ma
             )
         return set[int]().union(*({*ids} - dropped for ids, dropped in rounds[: manifest.round]))
 
-    manifest, damage = checkpoints.newest(trained)
+    manifest, damage = checkpoints.newest_intact(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
     if manifest and cohort and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
@@ -121,8 +123,12 @@ def newest(path: Path, settings: Mapping[str, Any], cohort: Cohort | None) -> Ma
     return manifest
 
 
-def restored(
-    session: Session, path: Path, manifest: Manifest | None, settings: Mapping[str, Any], cohort: Cohort
+def restore_session(
+    session: Session,
+    path: Path,
+    manifest: Manifest | None,
+    settings: Mapping[str, Any],
+    cohort: CohortChooser,
 ) -> Manifest | None:
     """Load a checkpoint into the processes; if some die, try again with the newest one.
 
@@ -134,17 +140,17 @@ def restored(
             session.restore(path / "checkpoints", manifest)
             return manifest
         except Exception as error:
-            lost = loss_of(session, error)
-            if isinstance(lost, Gone):
+            lost = handle_loss(session, error)
+            if isinstance(lost, ClusterLost):
                 begun = (path / CONFIG).is_file()
                 way = f"go on with --resume {path}" if begun else "start the run again"
                 raise Shortage("", lost, way) from error
-            manifest = newest(path, settings, cohort)
-            tell_of(lost, manifest)
+            manifest = newest_checkpoint(path, settings, cohort)
+            warn_of_loss(lost, manifest)
 
 
 @contextmanager
-def needing_room(path: Path) -> Iterator[None]:
+def disk_full_as_error(path: Path) -> Iterator[None]:
     """Raise a one-line error if a disk or Ray's object store is full.
 
     Args:
@@ -161,7 +167,9 @@ def needing_room(path: Path) -> Iterator[None]:
         raise Shortage(f"{full}; then {way}") from None
 
 
-def loss_of(session: Session, error: Exception, folder: RunFolder | None = None) -> Gone | Lost:
+def handle_loss(
+    session: Session, error: Exception, folder: RunFolder | None = None
+) -> ClusterLost | WorkersLost:
     """Return the loss behind an error, cleared up so that the run can be restored; raise any other error.
 
     Args:
@@ -169,14 +177,14 @@ def loss_of(session: Session, error: Exception, folder: RunFolder | None = None)
         error: the error.
         folder: the run folder, from which the record of a round that has failed on the server is removed.
     """
-    if isinstance(error, Gone):
+    if isinstance(error, ClusterLost):
         return error
     try:
         session.check()
-        if isinstance(error, Lost):
-            session.clear(error)
+        if isinstance(error, WorkersLost):
+            session.clear_loss(error)
             return error
-    except Gone as gone:
+    except ClusterLost as gone:
         return gone
     if folder is not None and (failed := session.failed_step()) is not None:
         with suppress(UserError):  # the error says more
@@ -184,7 +192,7 @@ def loss_of(session: Session, error: Exception, folder: RunFolder | None = None)
     raise error
 
 
-def tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
+def warn_of_loss(lost: ClusterLost | WorkersLost, manifest: Manifest | None) -> None:
     """Warn of a loss, with the round from which the run goes on."""
     where = f"the checkpoint after {counted(manifest.round, 'round')}" if manifest else "the start"
     warn(f"{lost}; going on from {where}")

@@ -30,7 +30,7 @@ class Result(RunRecords):
         return Plot(self)
 
 
-def finish(folder: RunFolder) -> Result:
+def finish_records(folder: RunFolder) -> Result:
     """Write the tables of a run that is over, and return its records."""
     result = Result.load(folder.path)
     folder.finish(result.clients, result.summary)

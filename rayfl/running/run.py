@@ -21,15 +21,15 @@ from rayfl.callbacks.loggers import LOGGERS
 from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import FederatedData
-from rayfl.engine.base import Engine, Gone
-from rayfl.engine.inline import stack_differs
+from rayfl.engine.base import ClusterLost, Engine
+from rayfl.engine.inline import stack_difference
 from rayfl.engine.models import Models
-from rayfl.engine.process import alone, torch_defaults
+from rayfl.engine.process import federation_lock, torch_defaults
 from rayfl.engine.session import Session
 from rayfl.engine.travel import RoundResult
 from rayfl.errors import BadValue, Shortage
 from rayfl.evaluation.latest import LatestScores
-from rayfl.evaluation.measures import recorded
+from rayfl.evaluation.measures import or_none
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -41,23 +41,23 @@ from rayfl.report.summary import final_table
 from rayfl.running.checks import check_names
 from rayfl.running.recovery import (
     check_device,
-    finished,
-    loss_of,
-    needing_room,
-    newest,
-    restored,
-    tell_of,
-    to_resume,
+    checkpoint_to_resume,
+    disk_full_as_error,
+    finished_result,
+    handle_loss,
+    newest_checkpoint,
+    restore_session,
+    warn_of_loss,
 )
-from rayfl.running.result import Result, finish
+from rayfl.running.result import Result, finish_records
 from rayfl.running.settings import RunSettings
 from rayfl.sampling import takes_all
-from rayfl.settings.description import display_name, dump, flat, public_path
-from rayfl.system.files import held, writing
+from rayfl.settings.description import display_name, dump_config, flatten_config, public_path
+from rayfl.system.files import explain_write_errors, lock_folder
 from rayfl.system.log import RunLog, log, warnings_shown
-from rayfl.system.own_code import digests
+from rayfl.system.own_code import code_digests
 from rayfl.system.signals import asked_to_stop
-from rayfl.system.text import counted, one_line, tell, warn
+from rayfl.system.text import counted, one_line, print_note, warn
 
 
 class FederationRun:
@@ -94,17 +94,17 @@ class FederationRun:
         if settings.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty", "give a folder, or leave it out")
         with ExitStack() as contexts:
-            for each in (alone(), torch_defaults(), warnings_shown()):
+            for each in (federation_lock(), torch_defaults(), warnings_shown()):
                 contexts.enter_context(each)
             run_log = contexts.enter_context(RunLog(settings.log_level))
             path = Path(settings.output or contexts.enter_context(_new_folder(settings))).expanduser()
-            contexts.enter_context(needing_room(path))
+            contexts.enter_context(disk_full_as_error(path))
             if self.resumes:
                 check_stays(path)
                 check_is(path, "run", CONFIG)
-                contexts.enter_context(held(path))
-                if over := finished(path, settings.rounds):
-                    return _shown(over, settings.quiet)
+                contexts.enter_context(lock_folder(path))
+                if over := finished_result(path, settings.rounds):
+                    return _show_result(over, settings.quiet)
             else:
                 check_unused(path)
             return self._run(path, callbacks, run_log, contexts)
@@ -118,51 +118,51 @@ class FederationRun:
             check_names(type(each))
         name = one_line("/".join(path.absolute().parts[-2:]))
         # As given: it warns of an unused GPU unless the user has asked for the CPU.
-        with given.preparing(name, quiet=settings.quiet, in_group=self.in_group) as started:
+        with given.start_in_background(name, quiet=settings.quiet, in_group=self.in_group) as started:
             data = settings.federated_data()
             settings = replace(settings, clients=len(data))
             for warning in settings.check(data):
                 warn(warning)
-            if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
+            if not (self.resumes and flatten_config(read_config(path)).get("engine.execution") == "stacked"):
                 settings = _loop_where_stacks_differ(settings, given, data)
             cohort = partial(settings.cohort, samples=data.sizes)
             first = cohort(0)
             settings = replace(settings, engine=settings.engine.with_stack(len(first), len(data)))
             plan, groups = settings.plan(), len(settings.engine.groups(first))
             code = settings.own_code()
-            deciding = settings.deciding(data) | {"code": code}
+            result_settings = settings.result_settings(data) | {"code": code}
             manifest = None
             if self.resumes:
-                manifest = to_resume(path, settings.rounds, deciding, cohort, self.any_code)
-            _tell_start(settings, path, manifest.round if manifest else 0, data)
-        data = started.share(data, code)
-        workers = started.workers(plan, data, groups)
+                manifest = checkpoint_to_resume(path, settings.rounds, result_settings, cohort, self.any_code)
+            _report_start(settings, path, manifest.round if manifest else 0, data)
+        data = started.share_data(data, code)
+        workers = started.make_workers(plan, data, groups)
         with Session(plan, data, workers) as session, asked_to_stop() as asked:
-            manifest = restored(session, path, manifest, deciding, cohort)
+            manifest = restore_session(session, path, manifest, result_settings, cohort)
             # Nothing is written before this line: a run that cannot go on stays as it is.
             if not self.resumes:
-                with writing(path):
+                with explain_write_errors(path):
                     path.mkdir(parents=True, exist_ok=True)
-                contexts.enter_context(held(path))
-            folder = self._open(settings, path, manifest, data, deciding["code"], callbacks)
-            with writing(path / LOG, "remove it, and resume the run"):
+                contexts.enter_context(lock_folder(path))
+            folder = self._open_folder(settings, path, manifest, data, result_settings["code"], callbacks)
+            with explain_write_errors(path / LOG, "remove it, and resume the run"):
                 run_log.open(path / LOG)
-            looking = [*started.watchers(), *callbacks]
-            with Rounds(settings, session, folder, deciding, asked, looking) as rounds:
-                stopped = rounds.run(manifest)
+            looking = [*started.round_callbacks(), *callbacks]
+            with Rounds(settings, session, folder, result_settings, asked, looking) as rounds:
+                stopped = rounds.run_with_recovery(manifest)
         if stopped is None:
-            result = _shown(_with_page(finish(folder)), settings.quiet)
+            result = _show_result(_add_page(finish_records(folder)), settings.quiet)
         else:
             stop = f"Stopped before round {stopped + 1} of {settings.rounds}; go on with --resume {path}"
             log.info("%s", stop)
             if not settings.quiet:
-                tell(stop)
-            result = _with_page(Result.load(path))
+                print_note(stop)
+            result = _add_page(Result.load(path))
         if asked.interrupted:
             raise KeyboardInterrupt
         return result
 
-    def _open(
+    def _open_folder(
         self,
         settings: RunSettings,
         path: Path,
@@ -171,8 +171,8 @@ class FederationRun:
         code: Mapping[str, str],
         callbacks: Sequence[Callback],
     ) -> RunFolder:
-        config = dump(settings)
-        digested = digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in callbacks)
+        config = dump_config(settings)
+        digested = code_digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in callbacks)
         if not self.resumes:
             folder = RunFolder.create(path, config, code=code, callbacks=digested)
         else:
@@ -187,7 +187,7 @@ class FederationRun:
 def _loop_where_stacks_differ(settings: RunSettings, given: Engine, data: FederatedData) -> RunSettings:
     """Change to the loop, with a warning, if a stack would train clients differently."""
     engine = settings.engine
-    if engine.execution != "stacked" or not (why := stack_differs(settings.plan(), data)):
+    if engine.execution != "stacked" or not (why := stack_difference(settings.plan(), data)):
         return settings
     warn(
         "engine.execution is stacked, and a stack would not train clients as a loop does "
@@ -214,7 +214,7 @@ def _new_folder(settings: RunSettings) -> Iterator[Path]:
             path.parent.rmdir()
 
 
-def _tell_start(settings: RunSettings, path: Path, start: int, data: FederatedData) -> None:
+def _report_start(settings: RunSettings, path: Path, start: int, data: FederatedData) -> None:
     sampled = len(settings.cohort(0, data.sizes))
     facts = {
         "method": display_name(public_path(type(settings.method))),
@@ -234,7 +234,7 @@ def _tell_start(settings: RunSettings, path: Path, start: int, data: FederatedDa
         log.info("%s", one_line(remark))
     if not settings.quiet:
         print_start(facts)
-        tell(data.table())
+        print_note(data.table())
 
 
 def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:
@@ -244,17 +244,17 @@ def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) 
     return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
 
 
-def _shown(result: Result, quiet: bool) -> Result:
+def _show_result(result: Result, quiet: bool) -> Result:
     if not quiet:
         final_table(result.summary)
-        tell(f"The run is in {result.folder}, and its page is {result.folder / PAGE}.")
+        print_note(f"The run is in {result.folder}, and its page is {result.folder / PAGE}.")
     headline, kept = result.summary["headline"], Checkpoints(result.folder / "checkpoints").rounds
     if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
         after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
         gone = f"The models of round {headline['rounds'][0] + 1} are gone. Checkpoints: {after}."
         log.info("%s", gone)
         if not quiet:
-            tell(gone)
+            print_note(gone)
     return result
 
 
@@ -276,12 +276,12 @@ class Rounds(Run):
         settings: RunSettings,
         session: Session,
         folder: RunFolder,
-        deciding: dict[str, Any],
+        result_settings: dict[str, Any],
         asked: threading.Event,
         callbacks: Sequence[Callback],
     ) -> None:
         self.settings, self.session, self.folder = settings, session, folder
-        self.deciding, self.asked = deciding, asked
+        self.result_settings, self.asked = result_settings, asked
         self.path, self.population = folder.path, folder.population
         self._evaluated: Mapping[str, Any] | None = None  # the last evaluation, once it is known
         self.rounds, self.protocol = settings.rounds, settings.protocol
@@ -306,7 +306,7 @@ class Rounds(Run):
         if failed and kind is None:
             raise failed
 
-    def run(self, manifest: Manifest | None) -> int | None:
+    def run_with_recovery(self, manifest: Manifest | None) -> int | None:
         """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
 
         Returns:
@@ -314,26 +314,28 @@ class Rounds(Run):
         """
         while True:
             try:
-                stopped = self._go_on(manifest)
-                self.session.settle()
+                stopped = self._run_rounds(manifest)
+                self.session.finish_pending()
                 if warning := self.settings.method.warning(self.session.server_metrics()):
                     warn(warning)
                 return stopped
             except Exception as error:  # it may be anything if the cluster is gone
-                lost = loss_of(self.session, error, self.folder)
-                if isinstance(lost, Gone) and not self.asked.is_set():
+                lost = handle_loss(self.session, error, self.folder)
+                if isinstance(lost, ClusterLost) and not self.asked.is_set():
                     problem = f"{lost}. The run stops with its last checkpoint intact"
                     raise Shortage("", problem, f"go on with --resume {self.path}") from error
-                manifest = newest(self.path, self.deciding, self.cohort)
+                manifest = newest_checkpoint(self.path, self.result_settings, self.cohort)
                 start = manifest.round if manifest else 0
                 self.folder.truncate(start)
                 self.folder.append_engine({"lost": str(lost), "back_to": start})
-                tell_of(lost, manifest)
+                warn_of_loss(lost, manifest)
                 if self.asked.is_set():
                     return start
-                manifest = restored(self.session, self.path, manifest, self.deciding, self.cohort)
+                manifest = restore_session(
+                    self.session, self.path, manifest, self.result_settings, self.cohort
+                )
 
-    def _go_on(self, manifest: Manifest | None) -> int | None:
+    def _run_rounds(self, manifest: Manifest | None) -> int | None:
         """Run the rounds after a checkpoint, or all of them.
 
         Returns:
@@ -366,7 +368,7 @@ class Rounds(Run):
             )
             trained = time.perf_counter()
             self.latest.keep(result.scores)
-            record = self._record(round, result, evaluates)
+            record = self._round_record(round, result, evaluates)
             self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
@@ -392,7 +394,9 @@ class Rounds(Run):
         """Write a checkpoint of the round that is over, if there is none yet."""
         if self._saved < self._done:
             self.folder.sync()
-            self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.deciding)
+            self.session.save(
+                self.path / "checkpoints", self._done, self.latest.progress(), self.result_settings
+            )
             self._saved = self._done
             log.debug("checkpoint after %d rounds", self._done)
 
@@ -408,14 +412,14 @@ class Rounds(Run):
         """Return the models of all clients as they are now."""
         return self.session.models(self._done, self._trained)
 
-    def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
+    def _round_record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
         """Return the metrics line of a round, with an evaluation if one is due."""
         data = self.session.data
         record: dict[str, Any] = {
             "round": round,
             "cohort": result.ids,
             "samples": data.counts("train")[result.ids].tolist(),
-            "loss": [None if loss is None else recorded(loss) for loss in result.loss],
+            "loss": [None if loss is None else or_none(loss) for loss in result.loss],
             "steps": result.steps,
             "dropped": sorted(result.bad),
             "up": result.up,
@@ -423,7 +427,7 @@ class Rounds(Run):
         }
         self._trained |= set(result.ids) - result.bad.keys()
         if evaluates:
-            scored = self._scored(round)
+            scored = self._scored_clients(round)
             untrained = sorted(set(scored) - self._trained)
             groups = self.settings.engine.groups(scored) if self.settings.finetune.epochs else ()
             current = self.session.evaluate(round, scored, self.latest.splits, untrained, groups)
@@ -437,14 +441,14 @@ class Rounds(Run):
             self._evaluated = record
         if metrics := self.session.server_metrics():
             record["figures"] = {
-                name: list(map(recorded, found)) if isinstance(found, list) else recorded(found)
+                name: list(map(or_none, found)) if isinstance(found, list) else or_none(found)
                 for name, found in metrics.items()
             }
         if result.bad:
             warn(_dropped_text(round, result.bad))
         return record
 
-    def _scored(self, round: int) -> list[int]:
+    def _scored_clients(self, round: int) -> list[int]:
         """Return the clients that an evaluation scores, ascending."""
         settings, clients = self.settings, self.latest.clients
         if settings.eval_clients is None:
@@ -461,7 +465,7 @@ class Rounds(Run):
         return asked and settings.eval_every > 0
 
     @property
-    def _some_wait(self) -> bool:
+    def _some_skip_rounds(self) -> bool:
         """Whether there may be rounds in which a client does not train, or its update is left out."""
         settings = self.settings
         everyone = takes_all(settings.sampling, settings.participation)
@@ -470,14 +474,14 @@ class Rounds(Run):
     @property
     def _scores_untrained(self) -> bool:
         """Whether clients count by their initial model until they are sampled."""
-        return self._after_training and self._some_wait and not self.protocol.trained_only
+        return self._after_training and self._some_skip_rounds and not self.protocol.trained_only
 
     def _scores_training(self, evaluates: bool) -> bool:
         """Return whether clients are scored right after training: their models are not kept for later."""
-        return self._after_training and (evaluates or self._some_wait)
+        return self._after_training and (evaluates or self._some_skip_rounds)
 
 
-def _with_page(result: Result) -> Result:
+def _add_page(result: Result) -> Result:
     """Write the page of a run into its folder; return its result."""
     write_page(result.folder, lambda: run_page(result))
     return result

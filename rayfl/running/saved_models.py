@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.data import FederatedData
-from rayfl.engine.models import Models, bench
+from rayfl.engine.models import Models, local_pair
 from rayfl.errors import Damaged, Missing
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import PARTITION, read_history, read_partition
 from rayfl.running.settings import RunSettings, recorded_settings
-from rayfl.system.own_code import changed
+from rayfl.system.own_code import changed_code
 from rayfl.system.text import warn
 
 
@@ -28,19 +28,19 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     """
     run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
-    manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
+    manifest = checkpoints.newest_intact()[0] if round is None else checkpoints.checkpoint_after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models", "run it with checkpoint_every above 0")
     record = read_partition(Path(folder))
     without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
-    found = _recorded(folder, record) if without else run.federated_data()
-    settings = run.deciding(None if without else found)
+    found = _recorded_data(folder, record) if without else run.federated_data()
+    settings = run.result_settings(None if without else found)
     if without:
         settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
-    if other := changed(manifest.settings.get("code", {}), run.own_code()):
+    if other := changed_code(manifest.settings.get("code", {}), run.own_code()):
         warn(f"{folder} was run with other code of your own ({', '.join(other)}): models may score otherwise")
-    worker, server = bench(run.plan(), found)
+    worker, server = local_pair(run.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)
     first = read_history(Path(folder)).first
@@ -48,7 +48,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     return Models(worker, server, manifest.round, trained, has_data=not without)
 
 
-def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:
+def _recorded_data(folder: str | Path, record: dict[str, object]) -> FederatedData:
     try:
         return FederatedData.from_record(record)
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:

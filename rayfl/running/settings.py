@@ -24,20 +24,26 @@ from rayfl.nets import CNNB, Architecture
 from rayfl.record.folder import Cell, check_is, read_config
 from rayfl.record.history import CONFIG
 from rayfl.running import checks
-from rayfl.sampling import Sampling, Uniform, cohort
-from rayfl.settings.arguments import arguments_of, changed
+from rayfl.sampling import Sampling, Uniform, choose_cohort
+from rayfl.settings.arguments import arguments_of, changed_arguments
 from rayfl.settings.base import Settings, above, at_least, at_most
-from rayfl.settings.description import config_of, deciding, differing, dump, flat
-from rayfl.settings.reader import Flat, class_named, flattened, layered, read
+from rayfl.settings.description import config_of, differing_keys, dump_config, flatten_config, result_settings
+from rayfl.settings.reader import (
+    DottedSettings,
+    build_object,
+    find_settings_class,
+    flatten_settings,
+    merge_layers,
+)
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
-from rayfl.system.own_code import digests
-from rayfl.system.text import shown
+from rayfl.system.own_code import code_digests
+from rayfl.system.text import short_repr
 from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
-MANY = 1_000
+MANY_CLIENTS = 1_000
 """With more clients than this, scoring is together by default."""
 DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
@@ -138,7 +144,7 @@ class RunSettings(Settings, place=""):
     def _repr_line_(self) -> dict[str, Any]:
         always = ("method", "data", "clients", "rounds", "engine")
         main = {name: getattr(self, name) for name in always}
-        return {name: value for name, value in main.items() if value is not None} | changed(self)
+        return {name: value for name, value in main.items() if value is not None} | changed_arguments(self)
 
     def federated_data(self) -> FederatedData:
         """Return the data, divided among the clients.
@@ -159,16 +165,16 @@ class RunSettings(Settings, place=""):
         """
         if samples is None:
             samples = [1] * (self.clients or len(self.federated_data()))
-        return cohort(self.sampling, round, samples, self.participation, self.seed)
+        return choose_cohort(self.sampling, round, samples, self.participation, self.seed)
 
-    def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
+    def result_settings(self, data: FederatedData | None = None) -> dict[str, Any]:
         """Return the settings that decide the run's numbers, by name; checkpoints hold them.
 
         Args:
             data: what ``federated_data`` returns; if not given, without a digest of the data.
         """
-        settings = deciding(config_of(self))
-        if self.plan().goes_by_rounds:
+        settings = result_settings(config_of(self))
+        if self.plan().depends_on_total_rounds:
             settings["rounds"] = self.rounds
         if not self.finetune.epochs:  # then its options change nothing
             settings = {name: value for name, value in settings.items() if not name.startswith("finetune.")}
@@ -180,7 +186,7 @@ class RunSettings(Settings, place=""):
         """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
         config = config_of(self) | {"engine": None}  # which decides no number
         classes = re.findall('"class_path": "(.*?)"', json.dumps(config, ensure_ascii=False))
-        return digests([*classes, *self.plan().paths])
+        return code_digests([*classes, *self.plan().import_paths])
 
     def plan(self) -> Plan:
         """Return what every process of the run needs."""
@@ -196,7 +202,8 @@ class RunSettings(Settings, place=""):
             rounds=self.rounds,
             metrics=self.metrics,
             counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
-            together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
+            together=self.scoring == "together"
+            or (self.scoring == "auto" and (self.clients or 0) > MANY_CLIENTS),
             finetune=self.finetune,
         )
 
@@ -221,7 +228,7 @@ class RunSettings(Settings, place=""):
         checks.check_names(type(self.sampling))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
-        warnings = checks.check(replace(self, clients=len(data)).plan(), self.protocol, data)
+        warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
         if self.protocol.patience and not self.eval_every:
             warnings.append(
                 f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
@@ -232,11 +239,14 @@ class RunSettings(Settings, place=""):
     def _check_recorded(self) -> None:
         """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
         with found_in("config.yaml would not hold this federation"):
-            found = read(RunSettings, flattened(parse_yaml(dump(self))))
+            found = build_object(RunSettings, flatten_settings(parse_yaml(dump_config(self))))
             one, other = config_of(self), config_of(found)
             if repr(one) != repr(other):
-                name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
-                was, became = (shown(flat(each).get(name)) for each in (one, other))
+                name = [
+                    *differing_keys(flatten_config(one), flatten_config(other)),
+                    *differing_keys(one, other),
+                ][0]
+                was, became = (short_repr(flatten_config(each).get(name)) for each in (one, other))
                 advice = "give an object (CNNB(), not 'CNNB'), and let an __init__ keep what it is given"
                 raise BadCode(name, f"is {was}, and {became} after it has been read", advice)
 
@@ -267,13 +277,13 @@ def recorded_settings(cls: type[S], folder: str | Path, changes: Mapping[str, An
     check_is(path.parent, "run", path.name)
     config = read_config(path.parent)
     try:
-        found = read(cls, recorded := flattened(config))
+        found = build_object(cls, recorded := flatten_settings(config))
     except UserError as error:
         raise Damaged(path, f"cannot be used: {error}") from error
-    return read(cls, layered(recorded, flattened(changes))) if changes else found
+    return build_object(cls, merge_layers(recorded, flatten_settings(changes))) if changes else found
 
 
-def rooted(settings: Flat) -> Flat:
+def with_data_root(settings: DottedSettings) -> DottedSettings:
     """Add the folder of data sets from the environment, if the data are in files and none is given."""
     root = os.environ.get("RAYFL_DATA")
     if not root or settings.get("data.root") is not None or "root" not in data_options(settings.get("data")):
@@ -286,6 +296,6 @@ def data_options(name: Any) -> dict[str, Any]:
     if not isinstance(name, str):
         return {}
     try:
-        return arguments_of(class_named(Data, name, "data"))
+        return arguments_of(find_settings_class(Data, name, "data"))
     except UserError:
         return {}

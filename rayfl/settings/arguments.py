@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, V
 
 from rayfl.errors import BadCode, BadValue
 from rayfl.system.own_code import is_own
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 
 _CHECKED = ConfigDict(
     arbitrary_types_allowed=True,  # nets, arrays, functions
@@ -31,7 +31,7 @@ _OUT = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "f
 """Pydantic's error types for a number out of its bounds."""
 
 
-def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[str, Any]:
+def convert_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[str, Any]:
     """Return the arguments of a constructor, converted to their types.
 
     Args:
@@ -44,10 +44,10 @@ def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[s
     """
     kinds = arguments_of(cls)
     where = f"{above}." if above else ""
-    return {name: checked(f"{where}{name}", value, kinds[name]) for name, value in given.items()}
+    return {name: convert_value(f"{where}{name}", value, kinds[name]) for name, value in given.items()}
 
 
-def checked(place: str, value: Any, kind: Any) -> Any:
+def convert_value(place: str, value: Any, kind: Any) -> Any:
     """Return a value converted to its type: NumPy's numbers to Python's, paths to texts, lists to tuples.
 
     Args:
@@ -59,21 +59,21 @@ def checked(place: str, value: Any, kind: Any) -> Any:
         BadValue: it is of another type, infinite or NaN, or out of its bounds.
     """
     try:
-        return _adapter(kind).validate_python(value)
+        return _pydantic_adapter(kind).validate_python(value)
     except ValidationError as error:
         wrong = {each["type"] for each in error.errors(include_url=False, include_context=False)}
     bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
     finite = "finite and " if bounds and "finite_number" in wrong else ""
-    wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else expected(kind)
-    raise BadValue(place, f"is {shown(value)}", f"it must be {wanted}")
+    wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else describe_type(kind)
+    raise BadValue(place, f"is {short_repr(value)}", f"it must be {wanted}")
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(taken(kind), config=_CHECKED)
+def _pydantic_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(to_pydantic_type(kind), config=_CHECKED)
 
 
-def taken(kind: Any) -> Any:
+def to_pydantic_type(kind: Any) -> Any:
     """Return the annotation for pydantic: strict, but with conversions of NumPy's numbers, paths and lists.
 
     Raises:
@@ -86,29 +86,29 @@ def taken(kind: Any) -> Any:
         for mark in inner[1:]:
             if not isinstance(mark, (str, *_BOUNDS)):
                 raise BadCode(f"{mark!r} is no bound: use at_least, above, at_most or below")
-        return Annotated[(taken(inner[0]), *inner[1:])]
+        return Annotated[(to_pydantic_type(inner[0]), *inner[1:])]
     if origin in (Union, UnionType):
-        return Union[tuple(map(taken, inner))]  # noqa: UP007  # of any number of types
+        return Union[tuple(map(to_pydantic_type, inner))]  # noqa: UP007  # of any number of types
     if origin is Literal:
         return Annotated[Any, PlainValidator(partial(_one_of, inner))]
     if origin in (list, tuple):
-        held = [each if each is ... else taken(each) for each in inner]
-        return Annotated[origin[tuple(held)], BeforeValidator(_as(list | tuple, origin))]
+        held = [each if each is ... else to_pydantic_type(each) for each in inner]
+        return Annotated[origin[tuple(held)], BeforeValidator(_convert_if(list | tuple, origin))]
     if kind is int:
-        return Annotated[int, BeforeValidator(_whole)]
+        return Annotated[int, BeforeValidator(_to_int)]
     if kind in (float, bool):
-        return Annotated[kind, BeforeValidator(_number)]
+        return Annotated[kind, BeforeValidator(_to_number)]
     if kind is str:
-        return Annotated[str, BeforeValidator(_as(os.PathLike, os.fspath))]
+        return Annotated[str, BeforeValidator(_convert_if(os.PathLike, os.fspath))]
     of_class = isinstance(kind, type) and origin is None and kind.__module__ != "builtins"
-    return Annotated[Any, PlainValidator(partial(_instance, kind))] if of_class else kind
+    return Annotated[Any, PlainValidator(partial(_require_instance, kind))] if of_class else kind
 
 
-def _as(kind: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _convert_if(kind: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: convert(value) if isinstance(value, kind) else value
 
 
-def _instance(kind: type, value: Any) -> Any:
+def _require_instance(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise ValueError("it is of another class")
     return value
@@ -121,14 +121,14 @@ def _one_of(choices: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def _whole(value: Any) -> Any:
+def _to_int(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("what computes with it has 64 bits")
     return value
 
 
-def _number(value: Any) -> Any:
+def _to_number(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     too_large = isinstance(value, int | float) and abs(value) > float(np.finfo(np.float32).max)
     return math.inf if too_large else value  # float32 has no larger number
@@ -164,22 +164,22 @@ def defaults_of(cls: type) -> dict[str, Any]:
     return found | {f.name: f.default_factory() for f in made if f.default_factory is not MISSING}
 
 
-def members(kind: Any) -> tuple[Any, ...]:
+def union_members(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the type itself if it is no union; without ``Annotated``."""
     if get_origin(kind) is Annotated:
-        return members(get_args(kind)[0])
+        return union_members(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return tuple(each for one in get_args(kind) for each in members(one))
+        return tuple(each for one in get_args(kind) for each in union_members(one))
     return (kind,)
 
 
-def expected(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return in words which values a type takes."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return expected(inner[0])
+        return describe_type(inner[0])
     if origin in (Union, UnionType):
-        return " or ".join(expected(each) for each in inner)
+        return " or ".join(describe_type(each) for each in inner)
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if kind in _WORDS:
@@ -187,34 +187,36 @@ def expected(kind: Any) -> str:
     if kind in (str, NoneType):
         return "a text" if kind is str else "None"
     if origin is list:
-        return f"a list in brackets, of which each is {expected(inner[0])}"
+        return f"a list in brackets, of which each is {describe_type(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        values = "" if inner[1] is Any else f", where each value is {expected(inner[1])}"
+        values = "" if inner[1] is Any else f", where each value is {describe_type(inner[1])}"
         return f"a mapping such as {{name: value}}{values}"
     if origin:
-        return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
+        return (
+            f"a {origin.__name__} of ({', '.join(describe_type(each) for each in inner if each is not ...)})"
+        )
     return f"an object of class {getattr(kind, '__name__', kind)}"
 
 
-def described(thing: object) -> str:
+def describe_object(thing: object) -> str:
     """Return an object as a short text: its class, and the arguments that differ from their defaults.
 
     A class of the user's own is named by its import path.
     """
     cls = type(thing)
     name = f"{cls.__module__}.{cls.__qualname__}" if is_own(cls) else cls.__name__
-    own_arguments = ", ".join(f"{key}={value}" for key, value in changed(thing).items())
+    own_arguments = ", ".join(f"{key}={value}" for key, value in changed_arguments(thing).items())
     return f"{name}({own_arguments})" if own_arguments else name
 
 
-def changed(thing: object) -> dict[str, Any]:
+def changed_arguments(thing: object) -> dict[str, Any]:
     """Return the arguments of an object that differ from the defaults of its class, by name."""
     defaults = defaults_of(type(thing))
     values = {name: getattr(thing, name, default) for name, default in defaults.items()}
-    return {name: value for name, value in values.items() if not _same(value, defaults[name])}
+    return {name: value for name, value in values.items() if not _is_equal(value, defaults[name])}
 
 
-def _same(value: Any, default: Any) -> bool:
+def _is_equal(value: Any, default: Any) -> bool:
     try:
         return bool(value == default)
     except Exception:  # arrays raise it

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, dataclass_transform
 from annotated_types import Ge, Gt, Le, Lt
 
 from rayfl.errors import BadCode, Missing, Unknown, UserError
-from rayfl.settings.arguments import changed, checked_arguments, described, taken
+from rayfl.settings.arguments import changed_arguments, convert_arguments, describe_object, to_pydantic_type
 from rayfl.system.own_code import is_own, keep_sources
-from rayfl.system.text import did_you_mean, one_line, shown
+from rayfl.system.text import did_you_mean, one_line, short_repr
 
 at_least = Ge
 """Bounds a number from below, as in ``Annotated[float, at_least(0)]``. A text beside it is added to messages,
@@ -37,12 +37,12 @@ below = Lt
 """Bounds a number from above, without the limit itself."""
 
 
-class Displayed:
+class DisplayMixin:
     """Gives a class a short ``repr``; a class says what is in it."""
 
     def _repr_line_(self) -> Mapping[str, Any]:
         """Return what the line has: the arguments that differ from their defaults."""
-        return changed(self)
+        return changed_arguments(self)
 
     def __repr__(self) -> str:
         return (
@@ -50,23 +50,23 @@ class Displayed:
         )
 
 
-class Words(str):
+class UnquotedText(str):
     """A text that is shown as it is, without quotes."""
 
 
 def _brief(value: Any) -> str:
     """Return a value in one line that is not too long; of arrays the shape."""
-    if isinstance(value, Words):
+    if isinstance(value, UnquotedText):
         return one_line(value)
-    if not isinstance(value, Displayed) and hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{type(value).__name__} {list(value.shape)}" if value.shape else shown(value.item())
+    if not isinstance(value, DisplayMixin) and hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{type(value).__name__} {list(value.shape)}" if value.shape else short_repr(value.item())
     if isinstance(value, list | tuple) and any(hasattr(each, "shape") for each in value):
         return f"[{', '.join(map(_brief, value[:3]))}{', ...' if len(value) > 3 else ''}]"
-    return one_line(shown(value))
+    return one_line(short_repr(value))
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
-class Settings(Displayed):
+class Settings(DisplayMixin):
     """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
     protocols.
 
@@ -91,20 +91,20 @@ class Settings(Displayed):
             cls._place = place
         owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
         if owner is object or hasattr(vars(owner)["__init__"], "of_settings"):
-            cls.__annotations__ = _annotations(cls)
+            cls.__annotations__ = _resolve_annotations(cls)
             if owner is not object:
                 _take_defaults(cls)
             dataclass(kw_only=True, eq=False, repr=False, frozen=cls._frozen)(cls)
-            cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
+            cls.__init__ = _with_checks(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
-            cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+            cls.__init__ = _with_checks(cls)  # type: ignore[method-assign]
             cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # for its __init__
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
             problem = f"would be no new default, because {owner.__name__} has an __init__ of its own"
             raise BadCode(f"{cls.__name__}.{hidden.pop()}", problem, f"give {cls.__name__} one, too")
 
 
-def _annotations(cls: type) -> dict[str, Any]:
+def _resolve_annotations(cls: type) -> dict[str, Any]:
     """Return the annotations of a class as types: subclasses in other modules cannot resolve their names."""
     try:
         found = inspect.get_annotations(cls, eval_str=True)
@@ -114,7 +114,7 @@ def _annotations(cls: type) -> dict[str, Any]:
         for name in found.keys() & vars(root).keys() - {known.name for known in fields(root)}:
             found[name] = ClassVar
     for kind in found.values():
-        taken(kind)  # refuses metadata that is no bound
+        to_pydantic_type(kind)  # refuses metadata that is no bound
     return found
 
 
@@ -127,28 +127,28 @@ def _take_defaults(cls: Any) -> None:
             setattr(cls, known.name, field(default=value, metadata={"check": True}))
 
 
-def _checking(cls: Any, of_settings: bool = False) -> Any:
+def _with_checks(cls: Any, of_settings: bool = False) -> Any:
     """Return the constructor of a class with a check of its arguments before it."""
     init: Any = vars(cls)["__init__"]
     signature = inspect.signature(init)
     new_defaults = {f.name: f.default for f in fields(cls) if f.metadata} if of_settings else {}
 
     @functools.wraps(init)
-    def checking(self: Any, *given: Any, **named: Any) -> None:
+    def init_with_checks(self: Any, *given: Any, **named: Any) -> None:
         try:
             bound = signature.bind(self, *given, **new_defaults | named)
         except TypeError as error:
-            raise _unlike(cls, signature.parameters, named, error) from None
+            raise _argument_error(cls, signature.parameters, named, error) from None
         own = {name: value for name, value in bound.arguments.items() if name != "self"}
-        bound.arguments |= checked_arguments(cls, own, cls._place)
+        bound.arguments |= convert_arguments(cls, own, cls._place)
         init(*bound.args, **bound.kwargs)
 
     if of_settings:
-        checking.of_settings = True  # type: ignore[attr-defined]
-    return checking
+        init_with_checks.of_settings = True  # type: ignore[attr-defined]
+    return init_with_checks
 
 
-def _unlike(
+def _argument_error(
     cls: type[Settings],
     known: Mapping[str, inspect.Parameter],
     named: Mapping[str, Any],
@@ -179,10 +179,10 @@ class Value(Settings):
 
     def __str__(self) -> str:
         """Return the class, and the options that differ from its defaults."""
-        return described(self)
+        return describe_object(self)
 
 
-def registered(module: Mapping[str, Any], base: type) -> dict[str, Any]:
+def classes_by_name(module: Mapping[str, Any], base: type) -> dict[str, Any]:
     """Return the classes of a kind that a module has defined or imported, by name and in its order.
 
     Args:

@@ -13,17 +13,17 @@ import numpy as np
 
 from rayfl.errors import BadCode, BadValue
 from rayfl.settings import Settings
-from rayfl.settings.arguments import arguments_of, checked
+from rayfl.settings.arguments import arguments_of, convert_value
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.own_code import is_own
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
 """Settings that may change when a run is resumed; with others it would be another run.
 
-``rounds`` may not change where a method or a schedule uses it: see ``Federation.deciding``.
+``rounds`` may not change where a method or a schedule uses it: see ``Federation.result_settings``.
 """
-PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
+LOCATION_SETTINGS = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
 """Settings of places and of checks, which change no number."""
 PAPER_NAMES = {
     "DCPFL": "DC-PFL",
@@ -34,26 +34,26 @@ PAPER_NAMES = {
     "PFedVEM": "pFedVEM",
 }
 """Methods whose papers use a name that Python cannot; users see and write the paper's name."""
-_SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
+_SCORING_SETTINGS = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
 """Settings that change what is measured, and how, but not what is trained."""
 
 
-def dump(federation: object) -> str:
+def dump_config(federation: object) -> str:
     """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
     return yaml_text(config_of(federation))
 
 
 def config_of(federation: object) -> dict[str, Any]:
-    """Return a federation's complete configuration, nested, as :func:`dump` writes it."""
-    found: dict[str, Any] = _plain(federation, "")["init_args"]
+    """Return a federation's complete configuration, nested, as :func:`dump_config` writes it."""
+    found: dict[str, Any] = _to_yaml_value(federation, "")["init_args"]
     return found
 
 
-def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dict[str, Any]:
+def flatten_config(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dict[str, Any]:
     """Return a configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
 
     Args:
-        config: nested, as :func:`dump` writes it; a component's name has the path of its class.
+        config: nested, as :func:`dump_config` writes it; a component's name has the path of its class.
         above: the prefix of all names.
         shown: whether to use the form for display: classes without their modules, methods as in their
             papers, lists as texts.
@@ -68,7 +68,7 @@ def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dic
         elif not isinstance(value, Mapping) or not value:
             found[name] = json.dumps(value) if shown and isinstance(value, list | Mapping) else value
             continue
-        found |= flat(value, f"{name}.", shown)
+        found |= flatten_config(value, f"{name}.", shown)
     return found
 
 
@@ -83,45 +83,45 @@ def class_name(name: Any) -> Any:
     return next((known for known, paper in PAPER_NAMES.items() if paper == name), name)
 
 
-def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+def result_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change a run's numbers, by their dotted names, as JSON values.
 
     Args:
-        config: nested, as :func:`dump` writes it.
+        config: nested, as :func:`dump_config` writes it.
     """
     return {
         name: json.loads(json.dumps(value), parse_constant=str)  # NaN and infinity as texts
-        for name, value in flat(config).items()
-        if value != {} and decides(name)
+        for name, value in flatten_config(config).items()
+        if value != {} and changes_numbers(name)
     }
 
 
-def decides(name: str) -> bool:
+def changes_numbers(name: str) -> bool:
     """Return whether a setting changes a run's numbers: a run cannot be resumed with another value."""
-    return not _within(name, (*PLACES, *RESUMABLE))
+    return not _is_among(name, (*LOCATION_SETTINGS, *RESUMABLE))
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the names of the settings that differ between two flat configurations, in alphabetical order."""
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
 
-def tells_apart(name: str) -> bool:
+def changes_experiment(name: str) -> bool:
     """Return whether a setting changes the experiment, and not only its seed, places or scoring."""
-    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", *_SCORED} - {"rounds"}
-    return not _within(name, ignored)
+    ignored = {*LOCATION_SETTINGS, *RESUMABLE, "seed", "data.seed", "resume", *_SCORING_SETTINGS} - {"rounds"}
+    return not _is_among(name, ignored)
 
 
-def about_data(name: str) -> bool:
+def changes_data(name: str) -> bool:
     """Return whether a setting changes the data or their division."""
     return name.partition(".")[0] in ("data", "clients", "unseen")
 
 
-def _within(name: str, names: Collection[str]) -> bool:
+def _is_among(name: str, names: Collection[str]) -> bool:
     return name in names or name.partition(".")[0] in names
 
 
-def _plain(value: Any, where: str) -> Any:
+def _to_yaml_value(value: Any, where: str) -> Any:
     """Return a value as YAML can hold it: an object as its class and its arguments."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -132,13 +132,13 @@ def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(v, where) for v in value]
+        return [_to_yaml_value(v, where) for v in value]
     if isinstance(value, dict):
-        return {k: _plain(v, where) for k, v in value.items()}
+        return {k: _to_yaml_value(v, where) for k, v in value.items()}
     cls = type(value)
     if cls.__module__ == "builtins":
         raise BadValue(
-            where, f"is {shown(value)}, which no configuration can hold", "use numbers, texts or lists"
+            where, f"is {short_repr(value)}, which no configuration can hold", "use numbers, texts or lists"
         )
     arguments = {}
     for name, kind in arguments_of(cls).items():  # type: ignore[arg-type]  # a class can be hashed
@@ -152,7 +152,7 @@ def _plain(value: Any, where: str) -> Any:
                 "recorded",
             )
         path = f"{where}.{name}" if where else name
-        arguments[name] = _plain(checked(path, getattr(value, name), kind), path)
+        arguments[name] = _to_yaml_value(convert_value(path, getattr(value, name), kind), path)
     if is_dataclass(value) and not is_own(cls) and not isinstance(value, Settings):
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
@@ -175,4 +175,4 @@ def public_path(cls: type) -> str:
 def _check_text(text: str, where: str) -> None:
     """Refuse a text that is no UTF-8 or contains NUL."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
-        raise BadValue(where, f"is {shown(text)}", "it must be text in UTF-8 without the character NUL")
+        raise BadValue(where, f"is {short_repr(text)}", "it must be text in UTF-8 without the character NUL")

@@ -19,14 +19,14 @@ from packaging.utils import canonicalize_name
 import rayfl
 from rayfl.errors import BadValue
 
-NETS = "torchvision.models"
+NET_LIBRARY = "torchvision.models"
 """The one module of rayfl's libraries from which a configuration may name classes."""
 _EVERYWHERE = ("rayfl", "pip", "setuptools")
 """Distributions whose modules, and whose requirements' modules, count as libraries."""
 
 
 @contextmanager
-def from_here() -> Iterator[None]:
+def local_imports() -> Iterator[None]:
     """Allow imports from the current folder in the body, and in the processes that it starts.
 
     The folder comes last on the path: a ``pandas.py`` in it does not replace the library. Commands that read
@@ -49,14 +49,14 @@ NAMED_ELSEWHERE: dict[str, Any] = {}
 """In a worker process: import path -> the object that it names in the main process."""
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Return whether a package is installed. A folder of its name, as ``wandb`` writes, does not count."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 @cache
-def _libraries() -> frozenset[str]:
+def _library_modules() -> frozenset[str]:
     """Return the modules of Python's own library, of rayfl, and of all distributions that rayfl needs."""
     waiting = [*map(Requirement, _EVERYWHERE)]
     for wanted in waiting:
@@ -79,18 +79,18 @@ def _libraries() -> frozenset[str]:
 
 def _may_be_named(path: str) -> bool:
     """Return whether a path is of rayfl, of torchvision's nets, or of a module of the user's own."""
-    return path.startswith(("rayfl.", f"{NETS}.")) or path.partition(".")[0] not in _libraries()
+    return path.startswith(("rayfl.", f"{NET_LIBRARY}.")) or path.partition(".")[0] not in _library_modules()
 
 
-def refusal(path: str) -> str:
+def refusal_text(path: str) -> str:
     """Return the message for a refused import path."""
     return (
-        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a "
+        f"{path!r}, which no configuration may name: it must be of rayfl, of {NET_LIBRARY}, or of a "
         "module or package of your own"
     )
 
 
-def named(path: str) -> Any:
+def import_by_path(path: str) -> Any:
     """Return the object that the import path ``module.name`` of a configuration names.
 
     Both the path and the module that defines the object are checked, because a module also has the names
@@ -106,16 +106,16 @@ def named(path: str) -> Any:
     if not all(part.isidentifier() for part in path.split(".")):
         raise BadValue(f"{path!r}, which is no import path", "write module.name")
     if not _may_be_named(path):
-        raise BadValue(refusal(path))
+        raise BadValue(refusal_text(path))
     module_name, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module_name), name)
-    home = _home(found)
+    home = _import_path_of(found)
     if callable(found) if home is None else not _may_be_named(home):
-        raise BadValue(refusal(path))
+        raise BadValue(refusal_text(path))
     return found
 
 
-def _home(thing: Any) -> str | None:
+def _import_path_of(thing: Any) -> str | None:
     """Return the import path of an object, or of its class; None if it has no ``__module__``."""
     while isinstance(thing, partial):
         thing = thing.func

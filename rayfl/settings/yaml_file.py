@@ -9,13 +9,13 @@ from typing import Any, cast
 import yaml
 
 from rayfl.errors import Damaged
-from rayfl.system.files import open_file, reading
+from rayfl.system.files import explain_read_errors, open_file
 
-LARGEST = 1_000_000
+MOST_BYTES = 1_000_000
 """Bytes of a file, or characters of an option's value; rayfl's own files have at most 20,000."""
 DEEPEST = 50
 """Mappings and lists within each other; a complete configuration has six."""
-MOST = 100_000
+MOST_VALUES = 100_000
 """Values of a file, including those that aliases repeat."""
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,8 +100,8 @@ def check_bounds(text: str) -> None:
         OutOfBounds: it is one of these.
         yaml.YAMLError: it is no YAML.
     """
-    if len(text) > LARGEST:
-        raise OutOfBounds(problem=f"it has more than {LARGEST:,} characters")
+    if len(text) > MOST_BYTES:
+        raise OutOfBounds(problem=f"it has more than {MOST_BYTES:,} characters")
     sizes: dict[str, int | None] = {}  # anchor -> values that it names; None until its end
     open_ones: list[tuple[str | None, int]] = []
     found = 0
@@ -109,25 +109,25 @@ def check_bounds(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             size = sizes.get(str(event.anchor), 1)
             if size is None:
-                raise _at(event, f"*{event.anchor} stands within what it names")
+                raise _out_of_bounds(event, f"*{event.anchor} stands within what it names")
             found += size
         elif isinstance(event, yaml.CollectionStartEvent):
             found += 1
             open_ones.append((event.anchor, found))
             sizes |= {event.anchor: None} if event.anchor else {}
             if len(open_ones) > DEEPEST:
-                raise _at(event, f"lists and mappings are nested more than {DEEPEST} deep")
+                raise _out_of_bounds(event, f"lists and mappings are nested more than {DEEPEST} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_ones.pop()
             sizes |= {anchor: found - before + 1} if anchor else {}
         elif isinstance(event, yaml.ScalarEvent):
             found += 1
             sizes |= {event.anchor: 1} if event.anchor else {}
-        if found > MOST:
-            raise _at(event, f"it has more than {MOST:,} values")
+        if found > MOST_VALUES:
+            raise _out_of_bounds(event, f"it has more than {MOST_VALUES:,} values")
 
 
-def _at(event: yaml.Event, problem: str) -> OutOfBounds:
+def _out_of_bounds(event: yaml.Event, problem: str) -> OutOfBounds:
     return OutOfBounds(problem=problem, problem_mark=cast(Any, event.start_mark))
 
 
@@ -137,10 +137,10 @@ def read_yaml(path: Path) -> Any:
     Raises:
         UserError: it cannot be read, or is no YAML within bounds.
     """
-    with reading(path, "mend it"), open_file(path) as file:
-        content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST // 1_000_000} MB")
+    with explain_read_errors(path, "mend it"), open_file(path) as file:
+        content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES // 1_000_000} MB")
         text = content.decode()
     try:
         return parse_yaml(text)

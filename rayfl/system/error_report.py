@@ -14,7 +14,7 @@ from rayfl.system.log import warnings_shown
 from rayfl.system.own_code import RAYFL, is_own
 from rayfl.system.text import complain, one_line
 
-LONGEST = 1500
+MAX_LINE = 1500
 """Most characters of an error line; the longest ones list all nets."""
 
 
@@ -47,11 +47,11 @@ def exit_code(command: Callable[[], int | None]) -> int:
         if (lost := _lost_output(error)) is not None:
             if isinstance(lost, BrokenPipeError):
                 return 128 + signal.SIGPIPE
-            return refuse(Shortage("standard output", f": {lost.strerror}"))
-        fault, cause = _told(error)
+            return report_error(Shortage("standard output", f": {lost.strerror}"))
+        fault, cause = _as_user_error(error)
         if fault is None:
             raise  # more likely a mistake of ours
-        return refuse(fault, cause)
+        return report_error(fault, cause)
 
 
 def _lost_output(raised: BaseException) -> OSError | None:
@@ -65,10 +65,10 @@ def _lost_output(raised: BaseException) -> OSError | None:
     return None
 
 
-def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]:
+def _as_user_error(error: BaseException) -> tuple[UserError | None, BaseException | None]:
     """Return an error as a user error, None for a bug; and the error of the user's own code behind it."""
     if isinstance(error, UserError):
-        return error, _own(error.__cause__, called=True)[0]
+        return error, _own_error(error.__cause__, called=True)[0]
     if out_of_memory(error):
         text = f" ({text})" if (text := one_line(text_of(error))) else ""
         return Shortage(f"not enough memory{text}: use less data, smaller inputs or fewer clients"), None
@@ -83,7 +83,7 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     return None, None
 
 
-def refuse(error: UserError, cause: BaseException | None = None) -> int:
+def report_error(error: UserError, cause: BaseException | None = None) -> int:
     """Print an error, and the traceback of the user's own code behind it; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
@@ -97,16 +97,16 @@ def refuse(error: UserError, cause: BaseException | None = None) -> int:
 def in_one_line(text: str) -> str:
     """Return a message as one line of limited length, with escapes for control characters."""
     line = one_line(" ".join(part.strip() for part in text.splitlines()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 305]} ... {line[-300:]}"
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 305]} ... {line[-300:]}"
 
 
 def own_fault(error: BaseException) -> BadCode | None:
     """Return the error that the user's own code has raised; None if there is none."""
-    cause, place, file = _own(error)
+    cause, place, file = _own_error(error)
     return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {text_of(cause)}")
 
 
-def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:
+def _own_error(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:
     """Return the error that the user's own code has raised, in the chain of causes, and where.
 
     The user's own code is code that rayfl has called, outside of rayfl and of Python's packages.

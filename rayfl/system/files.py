@@ -1,7 +1,7 @@
 """Read files that may be damaged or a stranger's; write files whole or not at all; lock them.
 
 Functions that read raise ``OSError`` for a file that cannot be read, ``ValueError`` for wrong content, and
-nothing else; :func:`reading` makes one message of both. rayfl never waits for a file for ever.
+nothing else; :func:`explain_read_errors` makes one message of both. rayfl never waits for a file for ever.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import Damaged, InUse, Missing, Shortage, UserError
 from rayfl.system.memory import check_memory
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 
 _OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "desktop.ini")
 """Files that archives and file managers leave among data, besides those that begin with a dot."""
 _JSON_BYTES = 12  # of memory that a byte of JSON needs at most, as text, numbers and arrays
-ROOM = "make room or choose another place"
+MAKE_ROOM = "make room or choose another place"
 """What to do if a file cannot be written."""
 
 
@@ -44,21 +44,21 @@ def open_file(path: str | Path) -> BufferedReader:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
-            raise _irregular(path) from error
+            raise _not_regular(path) from error
         raise
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise _irregular(path)
+            raise _not_regular(path)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
 
 
-def _irregular(path: str | Path) -> OSError:
+def _not_regular(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
@@ -99,27 +99,27 @@ def read_json(path: str | Path) -> Any:
         return parse_json(file.read())
 
 
-def fit(schema: Any, content: Any) -> Any:
+def convert_content(schema: Any, content: Any) -> Any:
     """Return the content of a file as a type that pydantic knows.
 
     Raises:
         ValueError: it has another form; the message names the first such place.
     """
     try:
-        return _adapter(schema).validate_python(content)
+        return _type_adapter(schema).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # which names a type
-        raise ValueError(f"{where or 'it'} is {shown(first['input'])}: {first['msg']:.80}") from None
+        raise ValueError(f"{where or 'it'} is {short_repr(first['input'])}: {first['msg']:.80}") from None
 
 
 @cache
-def _adapter(schema: Any) -> TypeAdapter[Any]:
+def _type_adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
 @contextmanager
-def reading(path: str | Path, advice: str = "restore it from a copy") -> Iterator[None]:
+def explain_read_errors(path: str | Path, advice: str = "restore it from a copy") -> Iterator[None]:
     """Say in one line which file cannot be read, or holds something else than it should, and what to do.
 
     Args:
@@ -135,9 +135,9 @@ def reading(path: str | Path, advice: str = "restore it from a copy") -> Iterato
 
 
 @contextmanager
-def decoding(path: str | Path, advice: str) -> Iterator[None]:
-    """Do as :func:`reading` does around a library that decodes: a damaged file can make it raise anything."""
-    with reading(path, advice):
+def explain_decode_errors(path: str | Path, advice: str) -> Iterator[None]:
+    """Like :func:`explain_read_errors`, around a library that decodes: it may raise anything."""
+    with explain_read_errors(path, advice):
         try:
             yield
         except (UserError, OSError, ValueError):
@@ -146,7 +146,7 @@ def decoding(path: str | Path, advice: str) -> Iterator[None]:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def entries(folder: str | Path) -> list[os.DirEntry[str]]:
+def folder_entries(folder: str | Path) -> list[os.DirEntry[str]]:
     """Return the entries of a folder, by name, without files of the system, such as ``._1.png``."""
     found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     return [each for each in found if not each.name.startswith(".") and each.name not in _OF_SYSTEMS]
@@ -156,7 +156,7 @@ def entries(folder: str | Path) -> list[os.DirEntry[str]]:
 
 
 @contextmanager
-def writing(path: str | Path, advice: str = ROOM) -> Iterator[None]:
+def explain_write_errors(path: str | Path, advice: str = MAKE_ROOM) -> Iterator[None]:
     """Say in one line which file cannot be written, and what to do."""
     try:
         yield
@@ -207,15 +207,15 @@ class Disk:
 disk = Disk()
 
 
-def write_file(path: Path, content: str | bytes, advice: str = ROOM) -> None:
-    """Write a whole file, whose folder is made if need be; see :func:`replaced`."""
-    with writing(path, advice), replaced(path) as file:
+def write_file(path: Path, content: str | bytes, advice: str = MAKE_ROOM) -> None:
+    """Write a whole file, whose folder is made if need be; see :func:`replace_file`."""
+    with explain_write_errors(path, advice), replace_file(path) as file:
         disk.write(file, content.encode() if isinstance(content, str) else content)
         disk.sync(file)
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[IO[bytes]]:
+def replace_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write, which replaces another when it is complete.
 
     A kill or a crash at any moment leaves the old file or the new one, never a part. Several processes may
@@ -234,9 +234,12 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
-def append(path: Path, content: bytes) -> None:
+def append_to_file(path: Path, content: bytes) -> None:
     """Append to a file: everything, or nothing if the disk is full."""
-    with writing(path, f"the earlier lines are intact; {ROOM}"), disk.open_end(path) as file:
+    with (
+        explain_write_errors(path, f"the earlier lines are intact; {MAKE_ROOM}"),
+        disk.open_end(path) as file,
+    ):
         end = file.tell()
         try:
             written = 0
@@ -255,7 +258,7 @@ def sync_opened(file: IO[bytes]) -> None:
 
 def sync_file(path: Path) -> None:
     """Flush a file to the disk, so that what was appended survives a power failure."""
-    with writing(path), disk.open_end(path) as file:
+    with explain_write_errors(path), disk.open_end(path) as file:
         disk.sync(file)
 
 
@@ -264,12 +267,12 @@ def sync_folder(folder: Path) -> None:
     disk.sync_folder(folder)
 
 
-def remove(path: Path) -> None:
+def remove_file(path: Path) -> None:
     """Remove a file if it exists."""
     disk.remove(path)
 
 
-def lock(descriptor: int, wait: bool = False) -> bool:
+def lock_descriptor(descriptor: int, wait: bool = False) -> bool:
     """Lock an open file or folder, until it is closed everywhere, or the last process that has it open ends.
 
     Args:
@@ -289,11 +292,11 @@ def lock(descriptor: int, wait: bool = False) -> bool:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder of a run or a sweep against other processes, until this process ends at the latest."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if not lock(descriptor):
+        if not lock_descriptor(descriptor):
             raise InUse(folder, "is being run by another process", "wait until it has ended, or stop it")
         yield
     finally:

@@ -13,7 +13,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Literal, Self
 
-from rayfl.system.text import told
+from rayfl.system.text import indent_message
 
 Level = Literal["debug", "info", "warning"]
 
@@ -26,10 +26,10 @@ class _Formatter(logging.Formatter):
     converter = time.gmtime  # type: ignore[assignment]  # as Python's own documentation does
 
     def format(self, record: logging.LogRecord) -> str:
-        return told(super().format(record))
+        return indent_message(super().format(record))
 
 
-class _Warnings(logging.StreamHandler):
+class _WarningHandler(logging.StreamHandler):
     """Prints warnings in the form of rayfl's other messages."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class _Warnings(logging.StreamHandler):
 @contextmanager
 def warnings_shown() -> Iterator[None]:
     """Show warnings on standard error, once even if a command and its run both ask for it."""
-    if any(isinstance(handler, _Warnings) for handler in log.handlers):
+    if any(isinstance(handler, _WarningHandler) for handler in log.handlers):
         yield
         return
-    shown = _Warnings()
+    shown = _WarningHandler()
     log.addHandler(shown)
     try:
         yield
@@ -92,14 +92,14 @@ class RunLog:
         """
         if path.is_fifo():
             raise OSError("it is a pipe")
-        file = _File(path, encoding="utf-8")
+        file = _LogFile(path, encoding="utf-8")
         file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ"))
         self._handler.setTarget(file)
         self._handler.flush()
         self._handler.flushLevel = self._level
 
 
-class _File(logging.FileHandler):
+class _LogFile(logging.FileHandler):
     """A log file that may become full: only a run's records must not be lost."""
 
     def handleError(self, record: logging.LogRecord) -> None:

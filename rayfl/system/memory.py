@@ -9,32 +9,32 @@ from pathlib import Path
 
 import psutil
 
-GROUP = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 """Names the control group of this process; in a container it is mostly the topmost one."""
 
 
 def available_memory() -> float:
     """Return the bytes of free memory, within the limits of a container or a batch job."""
     free = float(psutil.virtual_memory().available)
-    for group in _groups():
+    for group in _control_groups():
         with contextlib.suppress(OSError, ValueError):  # "max" if the group has no limit of its own
             limit = int((group / "memory.max").read_text())
             used = int((group / "memory.current").read_text())
             with contextlib.suppress(OSError, ValueError, KeyError):  # cached files, which can be dropped
-                used -= _figures(group / "memory.stat")["inactive_file"]
+                used -= _numbers_by_name(group / "memory.stat")["inactive_file"]
             free = min(free, float(limit - used))
     return free
 
 
-def _groups() -> list[Path]:
+def _control_groups() -> list[Path]:
     """Return the folders of this process's control group and of all above it."""
     names: tuple[str, ...] = ()
     with contextlib.suppress(OSError):
-        for line in OWN.read_text().splitlines():
+        for line in OWN_CGROUP.read_text().splitlines():
             if line.startswith("0::/"):
                 names = Path(line.removeprefix("0::/")).parts
-    return [GROUP.joinpath(*names[:count]) for count in range(len(names) + 1)]
+    return [CGROUP_ROOT.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
 
 def check_memory(size: float, what: str, advice: str) -> None:
@@ -57,7 +57,7 @@ def check_memory(size: float, what: str, advice: str) -> None:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause garbage collection while the body imports, and exempt the imported objects from the next ones.
 
     PyTorch alone makes some 190,000 objects, and collections take a third of a second. A program that
@@ -75,6 +75,6 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _figures(path: Path) -> dict[str, int]:
+def _numbers_by_name(path: Path) -> dict[str, int]:
     """Return name -> number of a file with a name and a number in each line."""
     return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}

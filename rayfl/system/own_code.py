@@ -58,10 +58,10 @@ def keep_sources() -> None:
     for name, module in [*sys.modules.items()]:
         spec, file = getattr(module, "__spec__", None), _file_of(name)
         if name not in _kept or _kept[name][0] is not spec:
-            _kept[name] = spec, _content(file) if file and is_own(file) else b""
+            _kept[name] = spec, _file_content(file) if file and is_own(file) else b""
 
 
-def digests(paths: Iterable[str]) -> dict[str, str]:
+def code_digests(paths: Iterable[str]) -> dict[str, str]:
     """Return digests, of 16 hexadecimal digits, of the user's own code that import paths lead to.
 
     Comments, docstrings and layout do not count. Code without a source is left out, with a warning.
@@ -79,7 +79,7 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
     waiting = [unit for path in paths for unit in _units_of(path)]
     for name, source, package in waiting:
         if source is None:
-            _tell_lacking(name)
+            _warn_no_source(name)
         elif name not in found:
             found[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
             used = _used_in(ast.parse(source), package, in_main=name.startswith(f"{MAIN}."))
@@ -87,7 +87,7 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def changed(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def changed_code(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return the names whose code differs from what was recorded.
 
     Args:
@@ -121,13 +121,13 @@ def _units_of(path: str) -> Iterator[tuple[str, str | None, str]]:
     """Yield the units of an import path: their names, the essential parts of their sources, packages."""
     if path.startswith(f"{MAIN}."):
         name = path.split(".")[1]
-        yield f"{MAIN}.{name}", _definition(name), ""
+        yield f"{MAIN}.{name}", _main_definition(name), ""
         return
     for module in accumulate(path.split("."), "{}.{}".format):
         spec = _spec_of(module)
         if spec and spec.origin and is_own(spec.origin):
-            source = _kept[spec.name][1] if spec.name in _kept else _content(spec.origin)
-            yield spec.name, _counting(source), spec.parent or ""
+            source = _kept[spec.name][1] if spec.name in _kept else _file_content(spec.origin)
+            yield spec.name, _essential_source(source), spec.parent or ""
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
@@ -157,7 +157,7 @@ def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str
                 yield f"{thing.__module__}.{thing.__qualname__}"
 
 
-def _definition(name: str) -> str | None:
+def _main_definition(name: str) -> str | None:
     """Return the essential source of a class or function of a main file or a notebook."""
     thing = getattr(sys.modules[MAIN], name, None)
     members = (thing, *getattr(thing, "__dict__", {}).values())
@@ -165,20 +165,20 @@ def _definition(name: str) -> str | None:
     cells = [code.co_filename for each in members if (code := getattr(each, "__code__", None))]
     cells += [file for file in reversed(linecache.cache) if not os.path.isfile(file)]
     for source in (_kept[MAIN][1], *("".join(linecache.getlines(cell)) for cell in cells)):
-        for node in ast.walk(ast.parse(_counting(source) or "")):
+        for node in ast.walk(ast.parse(_essential_source(source) or "")):
             if isinstance(node, _DEFINITIONS) and node.name == name:
                 return ast.unparse(node)
     return None
 
 
-def _content(file: str) -> bytes:
+def _file_content(file: str) -> bytes:
     with suppress(OSError):
         return Path(file).read_bytes()
     return b"\0"  # no source is like this
 
 
 @cache
-def _counting(source: str | bytes) -> str | None:
+def _essential_source(source: str | bytes) -> str | None:
     """Return a source without comments, docstrings and layout; None if it is no Python."""
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse(source)
@@ -190,5 +190,5 @@ def _counting(source: str | bytes) -> str | None:
 
 
 @cache
-def _tell_lacking(unit: str) -> None:
+def _warn_no_source(unit: str) -> None:
     warn(f"{unit} has no source that can be read: whether it changes between runs is not noticed")

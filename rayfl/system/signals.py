@@ -14,7 +14,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def answered(
+def handle_signals(
     answer: Callable[[int], None], numbers: Sequence[signal.Signals] = STOPPING
 ) -> Iterator[Callable[[], None]]:
     """In the main thread, call a function with the number of each of these signals.
@@ -39,7 +39,7 @@ def answered(
 
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _let_go(shown)
+            _silence_closed(shown)
         answer(number)
 
     for number in before:
@@ -50,7 +50,7 @@ def answered(
         give_back()
 
 
-class Stop(threading.Event):
+class StopRequest(threading.Event):
     """Set when a signal has asked for an end.
 
     Attributes:
@@ -61,9 +61,9 @@ class Stop(threading.Event):
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Stop]:
+def asked_to_stop() -> Iterator[StopRequest]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual."""
-    asked = Stop()
+    asked = StopRequest()
 
     def stop(number: int) -> None:
         asked.interrupted = number == signal.SIGINT
@@ -72,11 +72,11 @@ def asked_to_stop() -> Iterator[Stop]:
         with suppress(RuntimeError):  # the signal has interrupted another print
             print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
 
-    with answered(stop) as give_back:
+    with handle_signals(stop) as give_back:
         yield asked
 
 
-def _let_go(files: list[int]) -> None:
+def _silence_closed(files: list[int]) -> None:
     """Discard what is written to those of these terminals that are closed."""
     for file in files:
         if not os.isatty(file):

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from rayfl.system.text import hidden
+from rayfl.system.text import is_hidden
 
 
 class Terminal(Console):
@@ -28,5 +28,5 @@ class Terminal(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                text = "".join(c for c in segment.text if c in "\n\t" or not hidden(c))
+                text = "".join(c for c in segment.text if c in "\n\t" or not is_hidden(c))
                 yield Segment(text, segment.style)

@@ -11,12 +11,12 @@ _ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that control
 _JOINERS = "\u200c\u200d"  # invisible, but parts of words and of emoji
 
 
-def hidden(character: str) -> bool:
+def is_hidden(character: str) -> bool:
     """Return whether a character controls a terminal, such as escape, or is invisible."""
     return unicodedata.category(character) in _ACTED_ON and character not in _JOINERS
 
 
-def printable(text: str, kept: str = "\n\t") -> str:
+def escape_hidden(text: str, kept: str = "\n\t") -> str:
     r"""Return a text with escapes such as ``\x1b`` in place of hidden characters.
 
     Args:
@@ -25,20 +25,20 @@ def printable(text: str, kept: str = "\n\t") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c.encode("unicode_escape").decode() if hidden(c) and c not in kept else c for c in text)
+    return "".join(c.encode("unicode_escape").decode() if is_hidden(c) and c not in kept else c for c in text)
 
 
 def one_line(text: str) -> str:
     r"""Return a text with escapes for line ends, too: for names within other text."""
-    return printable(text, kept="")
+    return escape_hidden(text, kept="")
 
 
-def told(text: str) -> str:
+def indent_message(text: str) -> str:
     """Return a message with its further lines indented, so that none looks like a message of its own."""
-    return printable(text).replace("\n", "\n  ")
+    return escape_hidden(text).replace("\n", "\n  ")
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value for a message, in one short line."""
     try:
         text = " ".join(repr(value).split())
@@ -62,11 +62,11 @@ def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
         before: a prefix of all these names.
     """
     lower = {name.lower(): name for name in known}
-    near = closest(wrong.lower(), lower)
+    near = closest_name(wrong.lower(), lower)
     return f"; did you mean {before}{lower[near]}?" if near is not None else "."
 
 
-def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+def closest_name(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     """Return the known name that is closest to a wrong one, None if none is close.
 
     Args:
@@ -77,14 +77,14 @@ def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(wrong, list(known), 1, alike)), None)
 
 
-def tell(text: object) -> None:
+def print_note(text: object) -> None:
     """Print on standard output, without delay even if that is a pipe."""
-    print(printable(str(text)), flush=True)
+    print(escape_hidden(str(text)), flush=True)
 
 
 def complain(text: str) -> None:
     """Print a message on standard error."""
-    print(told(text), file=sys.stderr)
+    print(indent_message(text), file=sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -106,7 +106,7 @@ def csv_cell(value: object) -> object:
     return value
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return a text as Markdown that shows it as it is: no HTML, links, images or further cells."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
@@ -129,6 +129,6 @@ _LATEX = str.maketrans(
 )
 
 
-def latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Return a text as LaTeX that shows it as it is: no commands, formulas or further cells."""
     return one_line(text).translate(_LATEX)

@@ -1,4 +1,4 @@
-"""Tests of methods: what every one must do, as checks; and a small driver for numbers worked out by hand."""
+"""Tests of methods: checks that every method must pass, and a driver for numbers worked out by hand."""
 
 from rayfl.testing.by_hand import Run, assert_same, federate, points, ragged, start
 from rayfl.testing.checks import CHECKS, Intent, check_method, method_checks

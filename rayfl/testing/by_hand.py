@@ -21,13 +21,13 @@ from rayfl.nets import Architecture, SplitNet
 from rayfl.training import State, Training
 from rayfl.training.state import take_apart
 
-Shape = tuple[int, ...]
+InputShape = tuple[int, ...]
 
 # ---- data
 
 
 def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData:
-    """Two numbers, two classes: each client's samples as (x, class), which are its test data too."""
+    """Return data of two numbers and two classes: each client's samples (x, class), also its test data."""
     samples = [sample for client in clients for sample in client]
     images = np.array([x for x, _ in samples], np.float32)[:, None, None, :]
     ends = np.cumsum([len(client) for client in clients])
@@ -35,13 +35,13 @@ def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData
     for end, client in zip(ends, clients, strict=True):
         indices = np.arange(end - len(client), end)
         clients_data.append(ClientData(train=indices, val=indices[:0], test=indices))
-    return _federated(images, [y for _, y in samples], 2, clients_data)
+    return _federated_data(images, [y for _, y in samples], 2, clients_data)
 
 
 def ragged(
     sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True, val: int = 0
 ) -> FederatedData:
-    """Clients of these many noisy images, 1x16x16, with four test images each, and ``val`` for validation.
+    """Return clients with these numbers of noisy images, 1x16x16, and 4 test and ``val`` validation images.
 
     Client i lacks the class i mod ``classes`` if ``missing``.
     """
@@ -57,10 +57,10 @@ def ragged(
         clients_data.append(ClientData(train=train, val=held, test=test))
         start += size + val + 4
     images = patterns[labels] + 0.5 * rng.standard_normal((start, 1, 16, 16))
-    return _federated(images.astype(np.float32), labels, classes, clients_data)
+    return _federated_data(images.astype(np.float32), labels, classes, clients_data)
 
 
-def _federated(
+def _federated_data(
     images: np.ndarray, labels: Sequence[int], classes: int, clients_data: Sequence[ClientData]
 ) -> FederatedData:
     n = len(images)
@@ -83,14 +83,14 @@ def _federated(
 # ---- nets
 
 
-def linear(shape: Shape, classes: int) -> SplitNet:
+def linear(shape: InputShape, classes: int) -> SplitNet:
     """Logits W x with W = 0: entry ``head.weight``."""
     head = nn.Linear(2, 2, bias=False)
     nn.init.zeros_(head.weight)
     return SplitNet(nn.Flatten(), nn.Sequential(), head)
 
 
-def tiny(shape: Shape, classes: int, width: int = 2) -> SplitNet:
+def tiny(shape: InputShape, classes: int, width: int = 2) -> SplitNet:
     """A net with BatchNorm and without kinks that trains in a moment, for images."""
     norm = nn.BatchNorm2d(width)
     conv = nn.Sequential(nn.Conv2d(shape[0], width, 5, 3), norm, nn.Softplus(), nn.Flatten())
@@ -98,7 +98,7 @@ def tiny(shape: Shape, classes: int, width: int = 2) -> SplitNet:
     return SplitNet(conv, nn.Sequential(nn.Linear(features, 5), nn.Tanh()), nn.Linear(5, classes))
 
 
-def wider(shape: Shape, classes: int) -> SplitNet:
+def tiny_wide(shape: InputShape, classes: int) -> SplitNet:
     """A net like ``tiny`` with other weights and as many features."""
     return tiny(shape, classes, width=3)
 
@@ -108,7 +108,7 @@ def wider(shape: Shape, classes: int) -> SplitNet:
 
 @dataclass
 class Run:
-    """What a federation has gone through; states are never changed in place, so they are kept as they are."""
+    """The history of a federation; states are never changed in place, so they are kept without copies."""
 
     worker: Worker
     server: Server
@@ -122,14 +122,14 @@ class Run:
         download = self.server.download(cohort)
         accumulated, result = self.worker.train(number, download, [tuple(cohort)], score_splits)
         assert not result.bad, result.bad
-        self.server.step(self.server.cohort(result.ids, number), accumulated)
+        self.server.step(self.server.build_cohort(result.ids, number), accumulated)
         self.results.append(result)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.worker.states))
 
     def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what every view says of images after the last round."""
-        down = self.server.download([client]).of(client)
+        down = self.server.download([client]).for_client(client)
         view = self.worker.client(client, len(self.results))
         with torch.no_grad():
             return self.worker.method.scores(view, self.worker.state(client, view), down, x)
@@ -151,7 +151,7 @@ def start(
     seed: int = 3,
     **training: Any,
 ) -> Run:
-    """Build a federation in float64, with batches of 8 and lr 0.1 unless ``training`` says otherwise."""
+    """Build a federation in float64, by default with batches of 8 and lr 0.1."""
     method = deepcopy(method)
     if averaging is not None:
         method.averaging = averaging  # type: ignore[misc]
@@ -168,7 +168,7 @@ def federate(
     cohorts: Sequence[Sequence[int]] | int = 3,
     **options: Any,
 ) -> Run:
-    """Run the rounds of these cohorts, or so many rounds of all clients."""
+    """Run the rounds of these cohorts, or this number of rounds of all clients."""
     if isinstance(cohorts, int):
         cohorts = [range(len(data.clients))] * cohorts
     run = start(method, data, net, **{"rounds": len(cohorts), **options})

@@ -1,6 +1,6 @@
-"""What every method must do, whatever it computes: each check runs a small federation in float64 on the CPU.
+"""Checks that every method must pass: each runs a small federation in float64 on the CPU.
 
-A check raises an ``AssertionError`` of one sentence, which names the method and the check.
+A check that fails raises an ``AssertionError`` of one sentence, which names the method and the check.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from rayfl.errors import UserError
 from rayfl.methods import FedAvg, Method
 from rayfl.nets import Architecture
 from rayfl.running.checks import check_class
-from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, wider
+from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, tiny_wide
 from rayfl.training import Params, State, Training
 from rayfl.training.state import take_apart
 from rayfl.training.sums import Mean, payload_bytes
 
-Nets = Architecture | str | list[Architecture | str]
+TestedNets = Architecture | str | list[Architecture | str]
 TINY = f"{tiny.__module__}.{tiny.__name__}"
-TINY_WIDE = f"{wider.__module__}.{wider.__name__}"
+TINY_WIDE = f"{tiny_wide.__module__}.{tiny_wide.__name__}"
 SOME = ([0, 1, 2], [1, 3], [0, 2, 3])
 """Cohorts of three rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """What only the author of a method can know of it.
+    """What only the author of a method knows about it.
 
     Attributes:
-        net: a net that the method works with, by import path or as an architecture; a tiny one with
-            BatchNorm if not given.
-        stateless: whether clients keep nothing; unknown if None.
-        personal: patterns such as ``head.*`` of the net's entries that must not travel, besides those that
-            ``shared`` keeps.
-        apart: patterns of entries that ``shared`` keeps and that travel all the same, under a key of their
-            own, as heads that are gathered.
-        mean: how the server weights clients in its ``weights``, where these are a mean; as the method
-            declares if None and ``aggregate`` is not overridden.
+        net: a net that the method works with, by import path or as an architecture; by default a tiny one
+            with BatchNorm.
+        stateless: whether clients keep nothing; None: unknown.
+        personal: patterns such as ``head.*`` of entries of the net that must not travel, in addition to
+            those that ``shared`` keeps.
+        apart: patterns of entries that ``shared`` keeps and that still travel, under a key of their own,
+            such as heads that are gathered.
+        mean: how the server weights clients in its ``weights``, if these are a mean; None: as the method
+            declares, if ``aggregate`` is not overridden.
         limits: (options, other method): with these options the method must equal the other one, in the
             server's ``weights`` and in the scores of ``personal``.
-        plain: options with which a federation of one client is plain SGD; None where it never is.
-        counts_less: whether ``communication_bytes`` leaves out some of a payload on purpose.
+        plain: options with which a federation of one client is plain SGD; None: there are none.
+        counts_less: whether ``communication_bytes`` leaves out part of a payload on purpose.
     """
 
-    net: Nets = TINY
+    net: TestedNets = TINY
     stateless: bool | None = None
     personal: Sequence[str] = ()
     apart: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class _Subject:
-    """The method under test, and the federations that checks make of it."""
+    """The method under test, and the federations that checks run with it."""
 
     method: Method
     intent: Intent
@@ -81,12 +81,12 @@ class _Subject:
         return self.clients()
 
     def clients(self, *sizes: int) -> FederatedData:
-        """Return clients of these sizes, by default of uneven ones, with validation data if need be."""
+        """Return clients of these sizes, by default uneven, with validation data if the method uses them."""
         val = 3 if self.method.uses_validation else 0
         return ragged(sizes, val=val) if sizes else ragged(val=val)
 
     def start(self, method: Method | None = None, data: FederatedData | None = None, **options: Any) -> Run:
-        """Make a federation that has not begun."""
+        """Make a federation without running it."""
         settings = {"rounds": 3, "momentum": 0.5} | options
         return start(method or self.method, data or self.data, self.intent.net, **settings)
 
@@ -107,12 +107,12 @@ class _Subject:
 
     @cached_property
     def values(self) -> dict[str, Tensor]:
-        """What three rounds leave."""
+        """All tensors of the states after three rounds."""
         return self.run().values()
 
     @cached_property
     def payloads(self) -> list[tuple[Any, Any, Any, Any]]:
-        """What travels in all updates of a run: (down, up, bytes down, bytes up)."""
+        """The payloads of all updates of a run: (down, up, bytes down, bytes up)."""
         run, seen = self.start(), []
         count = run.worker.method.communication_bytes
 
@@ -131,7 +131,7 @@ def _images() -> Tensor:
     return torch.tensor(ragged().dataset.inputs[:6]).double()
 
 
-def _same(values: dict[str, Tensor], others: dict[str, Tensor], sentence: str, tolerance: float = 0) -> None:
+def _match(values: dict[str, Tensor], others: dict[str, Tensor], sentence: str, tolerance: float = 0) -> None:
     try:
         assert_same(values, others, tolerance)
     except AssertionError as error:
@@ -154,28 +154,28 @@ def runs(subject: _Subject) -> None:
 
 
 def trains(subject: _Subject) -> None:
-    """Results depend on the learning rate, or, where a method has rates of its own, on the labels."""
+    """Results depend on the learning rate, or, if a method has rates of its own, on the labels."""
     dataset = subject.data.dataset
-    if _differ(subject.values, subject.run(lr=1e-30).values()):
+    if _values_differ(subject.values, subject.run(lr=1e-30).values()):
         return
     others = replace(dataset, labels=(dataset.labels + 1) % dataset.classes)
     relabelled = subject.run(data=replace(subject.data, dataset=others)).values()
     _require(
-        _differ(subject.values, relabelled),
+        _values_differ(subject.values, relabelled),
         "states are the same whatever the learning rate and the labels: clients do not train",
     )
 
 
 def seed_matters(subject: _Subject) -> None:
     """Runs of two seeds differ."""
-    differ = _differ(subject.values, subject.run(seed=4).values())
+    differ = _values_differ(subject.values, subject.run(seed=4).values())
     _require(differ, "runs with different seeds are the same: the seed is ignored")
 
 
 def stacked_equals_loop(subject: _Subject) -> None:
-    """Training clients together gives what training them one by one gives."""
+    """Training clients together gives the same as training them one by one."""
     stacked = subject.run(execution="stacked").values()
-    _same(stacked, subject.values, "stacked and loop execution differ", 1e-9)
+    _match(stacked, subject.values, "stacked and loop execution differ", 1e-9)
 
 
 def processes_do_not_matter(subject: _Subject) -> None:
@@ -190,9 +190,9 @@ def processes_do_not_matter(subject: _Subject) -> None:
         for number in range(2):
             down = run.server.download(range(4))
             parts = [worker.train(number, down, [group])[0] for worker, group in turns]
-            run.server.step(run.server.cohort(range(4), number), *parts)
+            run.server.step(run.server.build_cohort(range(4), number), *parts)
     two.worker.states.update(second.states)
-    _same(
+    _match(
         one.values(),
         two.values(),
         "two processes give other bytes than one: something is kept outside of the states",
@@ -200,7 +200,7 @@ def processes_do_not_matter(subject: _Subject) -> None:
 
 
 def resumes(subject: _Subject) -> None:
-    """A run that goes on from saved states gives the bytes of one that was not interrupted."""
+    """A run that is resumed from saved states gives the same bytes as an uninterrupted run."""
     run, fresh = subject.run(SOME[:2]), subject.start()
     with tempfile.TemporaryDirectory() as folder:
         server = run.server.save(folder)
@@ -210,11 +210,11 @@ def resumes(subject: _Subject) -> None:
     fresh.results = list(run.results)
     for r in (run, fresh):
         r.round(SOME[2])
-    _same(fresh.values(), run.values(), "a resumed run differs: something is kept outside of the states")
+    _match(fresh.values(), run.values(), "a resumed run differs: something is kept outside of the states")
 
 
 def values_handed_in_stay(subject: _Subject) -> None:
-    """Old states are as they were after another round."""
+    """Another round does not change old states."""
     run = subject.run(SOME[:2])
     kept = {"server": run.server.state, "clients": dict(run.worker.states)}
     before = {name: t.clone() for name, t in take_apart(kept)[1].items()}
@@ -225,7 +225,7 @@ def values_handed_in_stay(subject: _Subject) -> None:
 
 
 def state_is_used(subject: _Subject) -> None:
-    """What clients keep matters later."""
+    """The states that clients keep affect later results."""
     run, forgetful, first = subject.run(SOME[:2]), subject.run(SOME[:2]), subject.start().worker
     keeps = bool(run.worker.states)
     problem = f"clients keep {'a' if keeps else 'no'} state, against `stateless` of the check"
@@ -243,31 +243,31 @@ def state_is_used(subject: _Subject) -> None:
         r.round([0, 1, 2, 3])
     pairs += [(run.values(), forgetful.values())]
     kept, last = scores(run), dict(run.worker.states)
-    moved = any(not _alike(state, first.state(i, first.client(i, 0))) for i, state in last.items())
+    moved = any(not _states_equal(state, first.state(i, first.client(i, 0))) for i, state in last.items())
     run.worker.states.clear()
     pairs += [(kept, scores(run))]
     _require(
-        not moved or any(_differ(*pair) for pair in pairs),
+        not moved or any(_values_differ(*pair) for pair in pairs),
         "forgetting the clients' states changes nothing: they are never used",
     )
 
 
-def _differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def _values_differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return any(not torch.equal(t, other.get(name, t * 0)) for name, t in one.items())
 
 
-def _alike(one: State, other: State) -> bool:
+def _states_equal(one: State, other: State) -> bool:
     (shape, old), (other_shape, new) = take_apart(one), take_apart(other)
     return shape == other_shape and all(torch.equal(t, new[name]) for name, t in old.items())
 
 
 def _family(key: str) -> str:
-    """Return what numbered keys have in common: of ``m0``, ``m1``..., a model each, some may be nobody's."""
+    """Return a key without its number: of the models ``m0``, ``m1``..., some may have no clients."""
     return re.sub(r"\d+", "", key)
 
 
 def every_part_of_the_state_changes(subject: _Subject) -> None:
-    """No key of a client's or the server's state stays as it was at first; of numbered ones, some may."""
+    """Every key of a client's or the server's state changes; of numbered keys, some may stay the same."""
     run = subject.start()
 
     def states() -> dict[str, State]:
@@ -297,7 +297,7 @@ def _floats(value: Any) -> list[Tensor]:
 
 
 def declared_uploads_are_sent(subject: _Subject) -> None:
-    """Every key of ``uploads`` is uploaded by somebody; of numbered keys, one of them."""
+    """Every key of ``uploads`` is uploaded by some client; of numbered keys, one is enough."""
     sent = {_family(key) for _, up, *_ in subject.payloads for key in up}
     declared = subject.start().server.method.uploads
     missing = [key for key in declared if _family(key) not in sent] if sent else []
@@ -305,7 +305,7 @@ def declared_uploads_are_sent(subject: _Subject) -> None:
 
 
 def means_have_their_weights(subject: _Subject) -> None:
-    """The server's ``weights`` are the mean of the clients' with the weights that are declared."""
+    """The server's ``weights`` are the mean of the clients', with the declared weights."""
     declared = subject.start().server.method.uploads.get("weights")
     mean: str | None = subject.intent.mean
     if mean is None and type(subject.method).aggregate is Method.aggregate and isinstance(declared, Mean):
@@ -322,7 +322,7 @@ def means_have_their_weights(subject: _Subject) -> None:
 
 
 def personal_entries_stay(subject: _Subject) -> None:
-    """What is personal is in no download and no upload."""
+    """No download and no upload has personal entries."""
     method = subject.start().worker.method
     intent, names = subject.intent, method.net.modules_of
     kept = {n for n in names if n not in method._shared and not any(fnmatch(n, p) for p in intent.apart)}
@@ -338,7 +338,7 @@ def personal_entries_stay(subject: _Subject) -> None:
 
 
 def bytes_are_those_of_payloads(subject: _Subject) -> None:
-    """``communication_bytes`` counts what travels."""
+    """``communication_bytes`` counts the bytes of the payloads."""
     for down, up, bytes_down, bytes_up in subject.payloads:
         for way, payload, counted in (("download", down, bytes_down), ("upload", up, bytes_up)):
             for key, value in payload.items():
@@ -365,7 +365,7 @@ def views_are_scored(subject: _Subject) -> None:
 
 
 def scores_change_nothing(subject: _Subject) -> None:
-    """Scoring twice gives the same, and leaves all states alone."""
+    """Scoring twice gives the same scores, and changes no state."""
     run, x = subject.run(), _images()
     before = {name: t.clone() for name, t in run.values().items()}
     one, two = run.scores(1, x), run.scores(1, x)
@@ -377,7 +377,7 @@ def scores_change_nothing(subject: _Subject) -> None:
 
 
 def inputs_are_scored_alone(subject: _Subject) -> None:
-    """The scores of an input do not depend on what else is in the batch."""
+    """The scores of an input do not depend on the other inputs of the batch."""
     run, x = subject.run(), _images()
     whole, part = run.scores(2, x), run.scores(2, x[:2])
     for view in whole:
@@ -386,13 +386,13 @@ def inputs_are_scored_alone(subject: _Subject) -> None:
 
 
 def options_are_kept(subject: _Subject) -> None:
-    """The class can be rebuilt from its options, as a configuration does it."""
+    """The method can be rebuilt from its options, as configurations do."""
     rebuilt = subject.run(method=subject.with_options()).values()
-    _same(rebuilt, subject.values, "the method rebuilt from its options differs")
+    _match(rebuilt, subject.values, "the method rebuilt from its options differs")
 
 
 def different_nets_work_or_are_refused(subject: _Subject) -> None:
-    """Clients with two nets train, or are refused before anything starts."""
+    """Clients with two nets train, or the method refuses them before anything starts."""
     nets: list[Architecture | str] = [TINY, TINY_WIDE]
     try:
         run = start(subject.method, subject.data, nets, rounds=2)
@@ -411,7 +411,7 @@ def plain_sgd_with_one_client(subject: _Subject) -> None:
 
 
 def limits_hold(subject: _Subject) -> None:
-    """With the options of each limit, the method equals the other one."""
+    """With the options of each limit, the method equals the other method."""
     for options, other in subject.intent.limits:
         given = ", ".join(f"{k}={v}" for k, v in options.items()) or "these options"
         same = _score_alike(subject, options, other, SOME)
@@ -421,7 +421,7 @@ def limits_hold(subject: _Subject) -> None:
 def _score_alike(
     subject: _Subject, options: dict[str, Any], other: Method, cohorts: Sequence[Sequence[int]], **more: Any
 ) -> bool:
-    """Say whether the method with some options gives every client the scores of another one."""
+    """Return whether the method with these options gives every client the scores of another method."""
     runs = [subject.run(cohorts, method, **more) for method in (subject.with_options(**options), other)]
     clients, x = range(len(runs[0].worker.data.clients)), _images()
     one, another = (torch.stack([run.scores(i, x)["personal"] for i in clients]) for run in runs)
@@ -429,7 +429,7 @@ def _score_alike(
 
 
 def ray_equals_inline(subject: _Subject, folder: str) -> None:
-    """Two actors give the bytes of a run in one process."""
+    """Two actors give the same bytes as one process."""
     from rayfl.data import Synthetic
     from rayfl.engine.inline import Inline
     from rayfl.engine.ray_engine import Ray
@@ -495,15 +495,15 @@ def _carry_out(name: str, check: Callable[[_Subject], None], subject: _Subject) 
 
 
 def check_method(method: type[Method] | Method, *, ray: bool = False, **intent: Any) -> None:
-    """Check what every method must do; needs no Ray, no data, and a few seconds.
+    """Check what every method must do, in a few seconds, without Ray and without data files.
 
     Args:
-        method: a class, which is made with its defaults, or an object.
-        ray: whether to run on two actors of Ray, too.
-        intent: what only the author can know; see ``Intent``.
+        method: a class, which is built with its defaults, or an object.
+        ray: whether to also run on two actors of Ray.
+        intent: what only the author knows; see ``Intent``.
 
     Raises:
-        AssertionError: names the method and the check, and says in a sentence what is wrong.
+        AssertionError: a sentence with the method, the check and the problem.
     """
     subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
     for name, check in CHECKS.items():
@@ -514,7 +514,7 @@ def check_method(method: type[Method] | Method, *, ray: bool = False, **intent: 
 
 
 def method_checks(*methods: type[Method] | Method, **intent: Any) -> Any:
-    """Decorate a test of pytest, which is then run with every check of every method as a case of its own::
+    """Decorate a pytest test; each check of each method becomes a case of it::
 
         @method_checks(FedX(), FedX(mu=0), stateless=True)
         def test_fedx(check):

@@ -20,7 +20,7 @@ from rayfl.errors import BadCode
 from rayfl.nets import FFA
 from rayfl.training.noise import bits, fold, normal, uniform
 
-_PURPOSE = 0x64726F70 << 24  # keeps masks apart from what augmentation and losses draw from the same key
+_MASK_PURPOSE = 0x64726F70 << 24  # keeps masks apart from what augmentation and losses draw from the same key
 _LOWEST = -1.7580993408473766  # of SELU: what AlphaDropout puts in place of what it drops
 
 _key: Tensor | None = None  # of the step whose loss runs
@@ -42,10 +42,10 @@ def _next_key() -> Tensor:
             "draw from: use net.eval for teachers, totals and evaluation"
         )
     _drawn += 1
-    return fold(_key, _PURPOSE + _drawn - 1)
+    return fold(_key, _MASK_PURPOSE + _drawn - 1)
 
 
-def keep(shape: tuple[int, ...], p: float) -> Tensor:
+def next_mask(shape: tuple[int, ...], p: float) -> Tensor:
     """Return the next mask of the loss that runs, bool [shape]: false with probability p, below 1.
 
     Raises:
@@ -94,7 +94,7 @@ class Dropout(nn.Module):
         if p == 1:
             return x * 0
         apart = x.dim() if self.apart is None else self.apart
-        kept = keep((*x.shape[:apart], *[1] * (x.dim() - apart)), p)
+        kept = next_mask((*x.shape[:apart], *[1] * (x.dim() - apart)), p)
         if self.alpha:
             scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
             return (torch.where(kept, x, _LOWEST) - p * _LOWEST) * scale
@@ -121,10 +121,10 @@ def put_dropout(net: nn.Module) -> None:
     for above, module in list(net.named_modules()):
         for name, layer in module._modules.items():
             if layer is not None:
-                module._modules[name] = _keyed(f"{above}.{name}".lstrip("."), layer)
+                module._modules[name] = _keyed_layer(f"{above}.{name}".lstrip("."), layer)
 
 
-def _keyed(name: str, layer: nn.Module) -> nn.Module:
+def _keyed_layer(name: str, layer: nn.Module) -> nn.Module:
     """Return a layer, or what takes its place."""
     found: Any = layer
     if isinstance(layer, FFA):

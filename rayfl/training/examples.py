@@ -36,7 +36,7 @@ class Examples:
         self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
-        if device.type != "cpu" and _fits(inputs, device):
+        if device.type != "cpu" and _can_fit(inputs, device):
             inputs, labels = inputs.to(device), labels.to(device)
         self._inputs, self._labels = inputs, labels
         self._dtype = torch.int64 if inputs.dtype == torch.int64 else dtype
@@ -77,7 +77,7 @@ class Examples:
         x = inputs.to(self._dtype)
         return x.mul_(self._scale).add_(self._shift) if inputs.dtype == torch.uint8 else x
 
-    def drawn(self, batches: Sequence[Tensor], keys: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def draw_changes(self, batches: Sequence[Tensor], keys: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """Return what changes the images of each batch at random, moved to the device at once.
 
         None where the dataset is not augmented.
@@ -90,7 +90,7 @@ class Examples:
             return [None] * len(batches)
         (height, width), kind = self._inputs.shape[2:], self._augment
         pairs = zip(batches, keys, strict=True)
-        made = [drawn(key, batch.numel(), height, width, kind) for batch, key in pairs]
+        made = [draw_changes(key, batch.numel(), height, width, kind) for batch, key in pairs]
         return move_together(made, self.device)
 
     def batch(self, indices: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ class Examples:
         inputs = self._inputs.index_select(0, where).to(self.device)
         blank = None
         if drawn is not None:
-            inputs, blank = moved(inputs, drawn, self._augment)
+            inputs, blank = apply_changes(inputs, drawn, self._augment)
         x = self.normalised(inputs)
         if blank is not None:
             x.masked_fill_(blank, 0)
@@ -119,7 +119,7 @@ class Examples:
         return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
 
 
-def _fits(inputs: Tensor, device: torch.device) -> bool:
+def _can_fit(inputs: Tensor, device: torch.device) -> bool:
     """Say whether the inputs take at most half of the GPU memory that this process may still take."""
     free, total = torch.cuda.mem_get_info(device)
     cap = total * torch.cuda.get_per_process_memory_fraction() - torch.cuda.memory_reserved(device)
@@ -130,7 +130,7 @@ _PURPOSE = 0x61756776  # tells these draws from what a loss may draw with the sa
 _DRAWS = 8  # numbers per image
 
 
-def drawn(keys: Tensor, count: int, height: int, width: int, kind: Augmentation) -> Tensor:
+def draw_changes(keys: Tensor, count: int, height: int, width: int, kind: Augmentation) -> Tensor:
     """Return what decides how the images of a batch are changed, float32 [count, k] on the CPU.
 
     ``fedbn``: a flip from left to right in half of the cases, and a turn by -30 to 30 degrees about the
@@ -149,16 +149,16 @@ def drawn(keys: Tensor, count: int, height: int, width: int, kind: Augmentation)
     """
     keys = fold(keys.reshape(-1), torch.tensor(_PURPOSE))
     draws = torch.cat([uniform(key, (count // len(keys), _DRAWS)) for key in keys]).double()
-    rule = {"fedbn": _turn, "fedgh": _erasure, "reflect": _shift}[kind]
+    rule = {"fedbn": _rotation_numbers, "fedgh": _erasure_numbers, "reflect": _shift}[kind]
     return torch.column_stack([draws[:, 0] < 0.5, *rule(draws[:, 1:], height, width)]).float()
 
 
-def moved(images: Tensor, numbers: Tensor, kind: Augmentation) -> tuple[Tensor, Tensor]:
+def apply_changes(images: Tensor, numbers: Tensor, kind: Augmentation) -> tuple[Tensor, Tensor]:
     """Return augmented images, and where they show nothing.
 
     Args:
         images: [N, C, H, W] of any dtype.
-        numbers: what :func:`drawn` has returned for them, where the images are.
+        numbers: what :func:`draw_changes` has returned for them, where the images are.
         kind: which augmentation.
 
     Returns:
@@ -167,7 +167,7 @@ def moved(images: Tensor, numbers: Tensor, kind: Augmentation) -> tuple[Tensor, 
     """
     n, channels, height, width = images.shape
     flip, *drawn = (column[:, None, None] for column in numbers.unbind(1))
-    rule = {"fedbn": _turned, "fedgh": _shifted, "reflect": _reflected}[kind]
+    rule = {"fedbn": _rotate_images, "fedgh": _erase_and_shift, "reflect": _shift_and_reflect}[kind]
     rows, columns, erased = rule(drawn, height, width)
     y, x = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
     blank = (y != rows).logical_or_(x != columns)
@@ -183,13 +183,13 @@ Source = tuple[Tensor, Tensor, Tensor | None]
 """Row and column that every pixel shows, int32 [N, H, W], and where it is erased, if anywhere."""
 
 
-def _turn(draws: Tensor, height: int, width: int) -> list[Tensor]:
+def _rotation_numbers(draws: Tensor, height: int, width: int) -> list[Tensor]:
     """Return the cosine and the sine of every image's angle."""
     angle = (2 * draws[:, 0] - 1) * math.radians(30)
     return [angle.cos(), angle.sin()]
 
 
-def _turned(drawn: Sequence[Tensor], height: int, width: int) -> Source:
+def _rotate_images(drawn: Sequence[Tensor], height: int, width: int) -> Source:
     """Turn about the middle."""
     cos, sin = drawn
     y = (torch.arange(height, device=cos.device) + 0.5 - height / 2)[:, None]  # of the pixels' middles
@@ -199,7 +199,7 @@ def _turned(drawn: Sequence[Tensor], height: int, width: int) -> Source:
     return rows, columns, None
 
 
-def _erasure(draws: Tensor, height: int, width: int) -> list[Tensor]:
+def _erasure_numbers(draws: Tensor, height: int, width: int) -> list[Tensor]:
     """Return the shift, and the first row and column of a rectangle and those behind it."""
     erase, area, ratio, top, left, down, right = draws.unbind(1)
     area = height * width * (0.04 + 0.16 * area)
@@ -211,7 +211,7 @@ def _erasure(draws: Tensor, height: int, width: int) -> list[Tensor]:
     return [(down * 9).floor() - 4, (right * 9).floor() - 4, top, left, top + tall, left + wide]
 
 
-def _shifted(drawn: Sequence[Tensor], height: int, width: int) -> Source:
+def _erase_and_shift(drawn: Sequence[Tensor], height: int, width: int) -> Source:
     """Erase a rectangle, then shift."""
     down, right, top, left, bottom, end = (numbers.int() for numbers in drawn)
     y = torch.arange(height, dtype=torch.int32, device=down.device)[:, None] + down
@@ -226,15 +226,15 @@ def _shift(draws: Tensor, height: int, width: int) -> list[Tensor]:
     return [(draws[:, k] * 9).floor() - 4 for k in (0, 1)]
 
 
-def _reflected(drawn: Sequence[Tensor], height: int, width: int) -> Source:
+def _shift_and_reflect(drawn: Sequence[Tensor], height: int, width: int) -> Source:
     """Shift, and reflect at the edges."""
     down, right = (numbers.int() for numbers in drawn)
     y = torch.arange(height, dtype=torch.int32, device=down.device)[:, None] + down
     x = torch.arange(width, dtype=torch.int32, device=down.device) + right
     shape = (len(down), height, width)
-    return _mirrored(y, height).expand(shape), _mirrored(x, width).expand(shape), None
+    return _mirror_places(y, height).expand(shape), _mirror_places(x, width).expand(shape), None
 
 
-def _mirrored(place: Tensor, size: int) -> Tensor:
+def _mirror_places(place: Tensor, size: int) -> Tensor:
     """Return which of so many pixels a place outside shows: one beyond the last shows the last but one."""
     return size - 1 - (size - 1 - place.abs()).abs()

@@ -20,10 +20,10 @@ from rayfl.training.step import (
     UnderWay,
     Working,
     clip,
+    epoch_loss,
     gradients_of,
-    keep,
+    keep_memory,
     leaves_of,
-    loss_of,
     recall,
     scalar,
 )
@@ -56,26 +56,26 @@ def fit_loop(request: Request) -> Fitted:
     memory = descent.optimiser.memory(trained, descent.momentum, ())
     recall(request, memory)
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
-    for epoch, batch in _batches(request):
+    for epoch, batch in _loop_batches(request):
         with inside_loss(batch.key):
-            loss = scalar(loss_of(request, epoch)(weights, batch, request.extra))
+            loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
         gradients, used = gradients_of(loss, trained)
         with torch.no_grad():
             if request.before_clip is not None:
-                gradients = _ruled(request.before_clip, work, gradients, trained, request.extra)
+                gradients = _apply_rule(request.before_clip, work, gradients, trained, request.extra)
             if descent.clip:
                 gradients = clip(gradients, work.net_of, descent.clip, stacked=False)
             if request.after_clip is not None:
-                gradients = _ruled(request.after_clip, work, gradients, trained, request.extra)
+                gradients = _apply_rule(request.after_clip, work, gradients, trained, request.extra)
             descent.optimiser.step(trained, gradients, memory, used, descent)
             loss_sum += loss.detach()
-    keep(request, memory)
+    keep_memory(request, memory)
     steps = len(request.batches)
-    final = work.assemble([_plain(t.detach()) for t in trained], buffers, live=False)
+    final = work.assemble([_checkpoint_layout(t.detach()) for t in trained], buffers, live=False)
     return Fitted(final, steps, loss_sum.item() / max(1, steps), descent.effective_steps(steps))
 
 
-def _plain(t: Tensor) -> Tensor:
+def _checkpoint_layout(t: Tensor) -> Tensor:
     """Return a weight in the memory layout that it has when it is read from a checkpoint.
 
     One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
@@ -89,25 +89,25 @@ def total_loop(request: Request) -> Any:
     """Carry out one client's total."""
     total = None
     with torch.no_grad():
-        for epoch, batch in _batches(request):
+        for epoch, batch in _loop_batches(request):
             with inside_loss():
-                value = loss_of(request, epoch)(request.start, batch, request.extra)
+                value = epoch_loss(request, epoch)(request.start, batch, request.extra)
             total = value if total is None else pytree.tree_map(torch.add, total, value)
     return total
 
 
-def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
+def _loop_batches(request: Request) -> Iterator[tuple[int, Batch]]:
     examples = request.client._examples
     keys = step_keys(request.key, len(request.batches))
     keys_there = keys.to(examples.device).unbind()
     places = move_together(request.batches, examples.home)
-    drawn = [None] * len(places) if request.total else examples.drawn(request.batches, keys.unbind())
+    drawn = [None] * len(places) if request.total else examples.draw_changes(request.batches, keys.unbind())
     for number, (indices, changes) in enumerate(zip(places, drawn, strict=True)):
         x, y = examples.batch(indices, changes)
         yield number // request.epoch_length, Batch(x, y, keys_there[number])
 
 
-def _ruled(
+def _apply_rule(
     rule: Callable[[Any, Any, Any], Any],
     work: Working,
     gradients: list[Tensor],

@@ -60,13 +60,13 @@ class Net:
         self._dtype = dtype
         self._bfloat16 = bfloat16
         self._device = torch.device("cpu")
-        module = self._built()
+        module = self._build_module()
         self._build = again or build
         self._hooked = hooks_of(module)
         self._uncut = module.uncut
-        self._set(module.train())
+        self._set_module(module.train())
         twin = copy.copy(self)
-        twin._set(copy.deepcopy(module).eval())
+        twin._set_module(copy.deepcopy(module).eval())
         twin.eval = twin
         self.eval = twin
 
@@ -80,15 +80,15 @@ class Net:
         Args:
             names: of layers; their own parts follow their own names.
         """
-        module = self._built().eval()
+        module = self._build_module().eval()
         module.training = True  # it counts as training, see _refuse_frozen; the layers below decide
         for name in names:
             module.get_submodule(name).training = True
         twin = copy.copy(self)
-        twin._set(module)
+        twin._set_module(module)
         return twin
 
-    def _built(self) -> SplitNet:
+    def _build_module(self) -> SplitNet:
         """Build the module: its weights are never used, and what else it draws is the same everywhere."""
         with torch.random.fork_rng(devices=[]):
             torch.random.default_generator.manual_seed(0)
@@ -100,7 +100,7 @@ class Net:
             module.head.register_forward_hook(_as_float32)
         return module
 
-    def _set(self, module: SplitNet) -> None:
+    def _set_module(self, module: SplitNet) -> None:
         self.module = module
         self.modules_of = {
             f"{prefix}.{name}" if prefix else name: part
@@ -148,7 +148,7 @@ class Net:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
         self._refuse_frozen(PARTS, w)
         self._load(PARTS, w)
-        scores: Tensor = self._through([self.module], x)
+        scores: Tensor = self._run_modules([self.module], x)
         return scores
 
     def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> Tensor:
@@ -188,9 +188,9 @@ class Net:
             )
         self._refuse_frozen(parts, w)
         self._load(parts, w)
-        return self._through([getattr(self.module, part) for part in parts], x)
+        return self._run_modules([getattr(self.module, part) for part in parts], x)
 
-    def _through(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:
+    def _run_modules(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:
         """Return what modules, one after another, make of inputs."""
         if not self._bfloat16:
             for module in modules:

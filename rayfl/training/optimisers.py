@@ -72,9 +72,9 @@ class Optimiser(Value, ABC, place="training.optimiser"):
     def _check(self, momentum: float) -> None:
         start = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
         alone, again = (
-            torch.stack([_stepped(self, w, w.sum() + w, (), momentum) for w in start]) for _ in range(2)
+            torch.stack([_two_steps(self, w, w.sum() + w, (), momentum) for w in start]) for _ in range(2)
         )
-        together = _stepped(self, start, start.sum(1, keepdim=True) + start, (2,), momentum)
+        together = _two_steps(self, start, start.sum(1, keepdim=True) + start, (2,), momentum)
         wrong = ""
         if torch.equal(together, start):
             wrong = "leaves the weights alone: it must change the tensors in `trained` in place"
@@ -89,7 +89,7 @@ class Optimiser(Value, ABC, place="training.optimiser"):
             raise BadCode("training.optimiser", f": {type(self).__name__}.step {wrong}")
 
 
-def _stepped(
+def _two_steps(
     optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tuple[int, ...], momentum: float
 ) -> Tensor:
     """Return what two steps make of weights, which must be changed in place."""
@@ -201,8 +201,8 @@ class Adam(Optimiser):
             now = steps[..., used]
         else:  # without indices, which a GPU would wait for
             now = steps.add_(1)
-        rates = _spread(descent.lr / (1 - self.beta1**now), trained)
-        roots = _spread((1 - self.beta2**now).sqrt(), trained)
+        rates = _per_tensor(descent.lr / (1 - self.beta1**now), trained)
+        roots = _per_tensor((1 - self.beta2**now).sqrt(), trained)
         if descent.weight_decay and self.decoupled:
             torch._foreach_mul_(trained, 1 - descent.lr * descent.weight_decay)
         elif descent.weight_decay:
@@ -224,7 +224,7 @@ class AdamW(Adam):
     decoupled = True
 
 
-def _spread(numbers: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+def _per_tensor(numbers: Tensor, tensors: list[Tensor]) -> list[Tensor]:
     """Return the numbers, [..., T], tensor by tensor, in shapes and types that fit the T tensors."""
     each = numbers.unbind(-1)
     return [

@@ -60,7 +60,7 @@ class Params(Mapping[str, Tensor]):
         """Return the Params with ``function`` applied to every tensor."""
         return Params({n: function(t) for n, t in self.tensors.items()}, self.train_names)
 
-    def _with(self, other: Any, function: Callable[[Tensor, Any], Tensor]) -> Params:
+    def _map_pairs(self, other: Any, function: Callable[[Tensor, Any], Tensor]) -> Params:
         if not isinstance(other, Params):
             return self.map(lambda t: function(t, other))
         if self.tensors.keys() != other.tensors.keys():
@@ -69,16 +69,16 @@ class Params(Mapping[str, Tensor]):
         return Params({n: function(t, other.tensors[n]) for n, t in self.tensors.items()}, self.train_names)
 
     def __add__(self, other: Params | Tensor | float) -> Params:
-        return self._with(other, torch.add)
+        return self._map_pairs(other, torch.add)
 
     def __sub__(self, other: Params | Tensor | float) -> Params:
-        return self._with(other, torch.sub)
+        return self._map_pairs(other, torch.sub)
 
     def __mul__(self, other: Params | Tensor | float) -> Params:
-        return self._with(other, torch.mul)
+        return self._map_pairs(other, torch.mul)
 
     def __truediv__(self, other: Params | Tensor | float) -> Params:
-        return self._with(other, torch.div)
+        return self._map_pairs(other, torch.div)
 
     __rmul__ = __mul__
     __radd__ = __add__

@@ -7,8 +7,8 @@ import torch
 
 from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
-from rayfl.settings.arguments import checked_arguments
-from rayfl.settings.base import Displayed
+from rayfl.settings.arguments import convert_arguments
+from rayfl.settings.base import DisplayMixin
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
 
@@ -16,7 +16,7 @@ _SGD, _CONSTANT = SGD(), Constant()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Training(Displayed):
+class Training(DisplayMixin):
     """Settings of local training."""
 
     epochs: Annotated[int, at_least(1)] = 1
@@ -62,7 +62,7 @@ class Training(Displayed):
     """
 
     def __post_init__(self) -> None:
-        vars(self).update(checked_arguments(Training, vars(self), "training"))
+        vars(self).update(convert_arguments(Training, vars(self), "training"))
         if self.steps is not None and self.epochs != 1:
             raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}", "give one")
         if self.momentum and not self.optimiser.takes_momentum:

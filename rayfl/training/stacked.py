@@ -34,10 +34,10 @@ from rayfl.training.step import (
     UnderWay,
     Working,
     clip,
+    epoch_loss,
     gradients_of,
-    keep,
+    keep_memory,
     leaves_of,
-    loss_of,
     recall,
     scalar,
 )
@@ -62,7 +62,7 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
     return under_way.results
 
 
-def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
+def discrepancy(updates: Sequence[LocalUpdate], tolerance: float) -> str:
     """Drive the updates of some clients to their ends in a loop, and say how stacks would give anything else.
 
     Every fit has only the first step of each of its losses, on a few samples, and every total has as little.
@@ -84,10 +84,10 @@ def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
             requests = [waiting[k] for k in stack]
             size = min([FEW, *(len(batch) for r in requests for batch in r.batches[:1])])
             requests = [_first_steps(request, size) for request in requests]
-            if why := _steps_differ(_moved(requests), size, tolerance):
+            if why := _steps_differ(_error_at(requests), size, tolerance):
                 return why
             for k, request in zip(stack, requests, strict=True):
-                under_way.advance(k, _looped(request))
+                under_way.advance(k, _run_in_loop(request))
     return ""
 
 
@@ -102,7 +102,7 @@ def _first_steps(request: Request, size: int) -> Request:
     return replace(request, batches=[batch[:size] for batch in turns], epoch_length=1)
 
 
-def _moved(requests: Sequence[Request]) -> list[Request]:
+def _error_at(requests: Sequence[Request]) -> list[Request]:
     """Return requests whose parameters are a little off, each tensor by random numbers of its own."""
     draw, known = torch.Generator().manual_seed(0), dict[int, Tensor]()
     nets = (net for request in requests for net in (request.client.net, *request.client.nets.values()))
@@ -132,23 +132,23 @@ def _steps_differ(requests: Sequence[Request], size: int, tolerance: float) -> s
         tried = [
             replace(r, batches=[batch[:samples] for batch in r.batches], descent=_GRADIENT) for r in requests
         ]
-        looped = [_looped(request) for request in tried]
+        looped = [_run_in_loop(request) for request in tried]
         try:
             stacked = total_stacked(tried) if tried[0].total else fit_stacked(tried)
         except Exception as error:
             return f"it raises {type(error).__name__}: {error}".splitlines()[0]
-        if not alike(looped, stacked, tolerance):
+        if not are_close(looped, stacked, tolerance):
             return "losses or gradients differ by more than rounding"
         if not tried[0].total:
             requests = [replace(r, start=fit.weights) for r, fit in zip(requests, looped, strict=True)]
     return ""
 
 
-def _looped(request: Request) -> Any:
+def _run_in_loop(request: Request) -> Any:
     return total_loop(request) if request.total else fit_loop(request)
 
 
-def alike(one: Any, other: Any, tolerance: float) -> bool:
+def are_close(one: Any, other: Any, tolerance: float) -> bool:
     """Say whether two results agree, relative to 1 and to the larger value; what is NaN in both does."""
     pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
     doubled = ([torch.as_tensor(leaf).double() for leaf in pair] for pair in pairs)
@@ -190,17 +190,17 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
         stats = [_rows(b, rows) for b in buffers]
         remembered = [_rows(m, rows) for m in memory]
         extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
-        losses_of = vmap(partial(one_loss, loss_of(first, epoch)), in_dims=(0, 0, dims))
+        losses_of = vmap(partial(one_loss, epoch_loss(first, epoch)), in_dims=(0, 0, dims))
         with inside_loss():
             losses = losses_of(work.assemble(now, stats, live=True), batch, extra)
         gradients, used = gradients_of(losses.sum(), now)
         with torch.no_grad():
             if first.before_clip is not None:
-                gradients = _ruled_stacked(first.before_clip, work, gradients, now, extra, dims, extra_spec)
+                gradients = _apply_stacked(first.before_clip, work, gradients, now, extra, dims, extra_spec)
             if descent.clip:
                 gradients = clip(gradients, work.net_of, descent.clip, stacked=True)
             if first.after_clip is not None:
-                gradients = _ruled_stacked(first.after_clip, work, gradients, now, extra, dims, extra_spec)
+                gradients = _apply_stacked(first.after_clip, work, gradients, now, extra, dims, extra_spec)
             descent.optimiser.step(now, gradients, remembered, used, descent)
             if rows is None:
                 loss_sum += losses.detach()
@@ -212,7 +212,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
                     full.index_copy_(0, rows, part.detach())
     first.client.net.release()
     for k, request in enumerate(requests if keeps else ()):
-        keep(request, [m[k].clone() for m in memory])
+        keep_memory(request, [m[k].clone() for m in memory])
     final = work.assemble(trained, buffers, live=False)
     means = loss_sum.tolist()
     return [
@@ -254,7 +254,7 @@ def _rows(stack: Tensor, rows: Tensor | None) -> Tensor:
     return stack if rows is None else stack.index_select(0, rows)
 
 
-def _ruled_stacked(
+def _apply_stacked(
     rule: Callable[[Any, Any, Any], Any],
     work: Working,
     gradients: list[Tensor],
@@ -263,11 +263,11 @@ def _ruled_stacked(
     dims: list[int | None],
     extra_spec: Any,
 ) -> list[Tensor]:
-    def one(g: Any, w: Any, leaves: list[Any]) -> Any:
+    def rule_once(g: Any, w: Any, leaves: list[Any]) -> Any:
         return rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
 
     now = work.assemble([t.detach() for t in trained], None, live=False)
-    stacked_rule = vmap(one, in_dims=(0, 0, dims))
+    stacked_rule = vmap(rule_once, in_dims=(0, 0, dims))
     given = work.assemble(gradients, None, live=False)
     with inside_loss():
         return leaves_of(stacked_rule(given, now, extra), given)
@@ -281,12 +281,12 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
     """
     examples = requests[0].client._examples
     keys = [step_keys(r.key, len(r.batches)) for r in requests]
-    turns = list(_turns(requests))
+    turns = list(_stacked_calls(requests))
     now = [torch.stack([keys[k][step] for k, step in clients]) for _, clients in turns]
     indices = [torch.stack([requests[k].batches[step] for k, step in clients]) for _, clients in turns]
     rows = [torch.tensor([k for k, _ in clients]) for _, clients in turns]
     now_there, rows_there = (move_together(each, examples.device) for each in (now, rows))
-    drawn = [None] * len(turns) if requests[0].total else examples.drawn(indices, now)
+    drawn = [None] * len(turns) if requests[0].total else examples.draw_changes(indices, now)
     for (epoch, clients), changes, key_there, place, row in zip(
         turns, drawn, now_there, move_together(indices, examples.home), rows_there, strict=True
     ):
@@ -294,7 +294,7 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
         yield epoch, None if len(clients) == len(requests) else row, Batch(x, y, key_there)
 
 
-def _turns(requests: Sequence[Request]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+def _stacked_calls(requests: Sequence[Request]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Yield the epoch and the clients, each with the number of its batch, of one stacked call after another.
 
     Epoch by epoch, full batches first and then the remainders, so that full batches stay together and each
@@ -351,7 +351,7 @@ def _stack_key(request: Request) -> Any:
     extra, extra_spec = pytree.tree_flatten(request.extra)
     return (
         id(request.client.net),
-        *(_captured(f) for f in (request.losses, request.before_clip, request.after_clip)),
+        *(_captured_values(f) for f in (request.losses, request.before_clip, request.after_clip)),
         request.descent,
         request.total,
         start_spec,
@@ -361,7 +361,7 @@ def _stack_key(request: Request) -> Any:
     )
 
 
-def _captured(thing: Any) -> Any:
+def _captured_values(thing: Any) -> Any:
     """Identify a function by its code and by everything it captures.
 
     Only the first client's function is called for a whole stack. Tensors, Params and other objects count by
@@ -376,11 +376,11 @@ def _captured(thing: Any) -> Any:
     if isinstance(thing, Net):
         return ("net", id(thing))
     if isinstance(thing, tuple):
-        return tuple(map(_captured, thing))
+        return tuple(map(_captured_values, thing))
     if isinstance(thing, types.MethodType):
-        return (_captured(thing.__self__), _captured(thing.__func__))
+        return (_captured_values(thing.__self__), _captured_values(thing.__func__))
     if isinstance(thing, types.FunctionType):
         cells = [c.cell_contents for c in thing.__closure__ or ()]
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
-        return (thing.__code__, *(_captured(v) for v in [*cells, *defaults]))
+        return (thing.__code__, *(_captured_values(v) for v in [*cells, *defaults]))
     return id(thing)

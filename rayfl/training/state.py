@@ -147,7 +147,7 @@ def unpack(packed: Packed) -> Any:
     return put_together(packed.structure, tensors)
 
 
-def moved(tree: Any, device: torch.device | str) -> Any:
+def to_device(tree: Any, device: torch.device | str) -> Any:
     """Return a nest with its tensors on a device.
 
     Those that are not there move in one transfer per dtype, because a GPU finishes its work for each. They
@@ -180,7 +180,7 @@ def move_together(tensors: Sequence[Tensor], device: torch.device) -> Sequence[T
     return [part.view(each.shape) for part, each in zip(parts, tensors, strict=True)]
 
 
-def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
+def canonical(tree: Any, device: torch.device | str = "cpu") -> Any:
     """Return a state on a device, with every tensor as ``unpack`` and checkpoints give it back.
 
     That is an object of its own, whose numbers lie in the order of its shape, from the beginning of its
@@ -188,11 +188,11 @@ def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
     one object for all clients: a state that has not travelled must be like one that has. Memory is not copied
     without need.
     """
-    here = moved(tree, device)
-    return pytree.tree_map(lambda leaf: _arrived(leaf) if isinstance(leaf, Tensor) else leaf, here)
+    here = to_device(tree, device)
+    return pytree.tree_map(lambda leaf: _own_tensor(leaf) if isinstance(leaf, Tensor) else leaf, here)
 
 
-def _arrived(tensor: Tensor) -> Tensor:
+def _own_tensor(tensor: Tensor) -> Tensor:
     t = tensor.detach()
     if not t.is_contiguous() or t.storage_offset():
         return t.clone(memory_format=torch.contiguous_format)

@@ -123,7 +123,7 @@ def recall(request: Request, memory: list[Tensor]) -> None:
         tensor.copy_(before[place])
 
 
-def keep(request: Request, memory: list[Tensor]) -> None:
+def keep_memory(request: Request, memory: list[Tensor]) -> None:
     """Let the client keep the memory of a fit, which must be the fit's own."""
     if request.client._kept is not None and memory:
         request.client._kept[request.phase] = {i: m.contiguous() for i, m in enumerate(memory)}
@@ -154,6 +154,6 @@ def scalar(loss: Tensor) -> Tensor:
     return loss if loss.dim() == 0 else loss.mean()
 
 
-def loss_of(request: Request, epoch: int) -> Callable[..., Any]:
+def epoch_loss(request: Request, epoch: int) -> Callable[..., Any]:
     """Return the loss of an epoch; several take turns."""
     return request.losses[epoch % len(request.losses)]

@@ -24,9 +24,9 @@ from torch._utils import _flatten_dense_tensors
 from torch.utils import _pytree as pytree
 
 from rayfl.errors import BadCode, Conflict
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 from rayfl.training.params import Params
-from rayfl.training.state import as_arrived, as_tensor, pack, take_apart, unpack
+from rayfl.training.state import as_tensor, canonical, pack, take_apart, unpack
 
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
@@ -105,7 +105,7 @@ class ExactSum:
         """Add all terms of another sum."""
         high, low, terms = other.high, other.low, other.terms
         if terms > 1 and self.terms + terms > _MOST_TERMS:
-            high, low, terms = *_carried(high, low), 1
+            high, low, terms = *_carry_over(high, low), 1
         self._count(terms, other.reach)
         self.high += high
         self.low += low
@@ -123,7 +123,7 @@ class ExactSum:
 
     def _count(self, terms: int, reach: int) -> None:
         if self.terms + terms > _MOST_TERMS:
-            self.high, self.low = _carried(self.high, self.low)
+            self.high, self.low = _carry_over(self.high, self.low)
             self.terms = 1
         self.terms += terms
         self.reach += reach
@@ -134,7 +134,7 @@ class ExactSum:
             )
 
 
-def _carried(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
+def _carry_over(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
     """Return two sums of the same value, of which the second is no larger than that of a single term."""
     over = low + _COARSE
     over -= _COARSE
@@ -230,16 +230,16 @@ class Accumulator:
             if isinstance(reduction, Gather):
                 take_apart(payload, f"the upload {key!r}")
                 # whole numbers that are not added up may be of any size, such as seeds
-                vector, template = _flat(_no_whole(payload))
+                vector, template = _flatten_payload(_no_whole(payload))
             else:
-                vector, template = _flat(payload)
+                vector, template = _flatten_payload(payload)
             weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             if isinstance(reduction, Mean) and reduction.key is not None:
                 found = _uploaded_weight(upload[reduction.key])
                 if found is None:
                     return (
-                        f"upload {reduction.key!r} is {shown(upload[reduction.key])}: as a weight of the "
-                        f"mean of {key!r} it must be one finite number, 0 or more"
+                        f"upload {reduction.key!r} is {short_repr(upload[reduction.key])}: as a weight of "
+                        f"the mean of {key!r} it must be one finite number, 0 or more"
                     ), prepared
                 weight = found
                 vector = torch.cat([vector, vector.new_ones(1)])  # whose sum is that of the weights
@@ -263,7 +263,7 @@ class Accumulator:
             reduction = self._reductions[key]
             part = self._parts.setdefault(key, Accumulated())
             if isinstance(reduction, Gather):
-                part.each[client] = as_arrived(payload)
+                part.each[client] = canonical(payload)
                 continue
             if part.total is None:
                 part.template, part.total = template, ExactSum(vector.numel())
@@ -291,7 +291,7 @@ class Accumulator:
         self._sums = {}
 
 
-def merged(parts: Iterable[dict[str, Accumulated]]) -> dict[str, Accumulated]:
+def merge_parts(parts: Iterable[dict[str, Accumulated]]) -> dict[str, Accumulated]:
     """Return what several processes have accumulated as if one had; it is no more bytes than a part."""
     found: dict[str, Accumulated] = {}
     for part in parts:
@@ -307,7 +307,7 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
     integers and plain numbers are floats.
     """
     result: dict[str, Any] = {}
-    for key, whole in merged(parts).items():
+    for key, whole in merge_parts(parts).items():
         reduction = reductions[key]
         if isinstance(reduction, Gather):
             result[key] = dict(sorted(whole.each.items()))
@@ -320,12 +320,12 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
                         f"of the mean of {key!r} add up to {vector[-1]:.1e} in this round",
                         "one of them must be above 0, and of a size about 1",
                     )
-                result[key] = _unflat(whole.template, vector[:-1] / vector[-1], True)
+                result[key] = _unflatten_payload(whole.template, vector[:-1] / vector[-1], True)
             else:
                 vector = whole.total.value()
                 mean = isinstance(reduction, Mean)
                 combined = vector / whole.weight if mean else vector
-                result[key] = _unflat(whole.template, combined, mean, f"the sum of {key!r}")
+                result[key] = _unflatten_payload(whole.template, combined, mean, f"the sum of {key!r}")
     return result
 
 
@@ -373,17 +373,17 @@ def weighted_mean(
     if len(items) != len(numbers) or not usable:
         raise BadCode(
             "weighted_mean",
-            f": the weights of {len(items)} payloads are {shown(list(weights))}",
+            f": the weights of {len(items)} payloads are {short_repr(list(weights))}",
             "they must be as many finite numbers, 0 or more, and not all 0",
         )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
-        vector, own = _flat(item)
+        vector, own = _flatten_payload(item)
         if template is None:
             total, template = torch.zeros(vector.numel(), dtype=torch.float64, device=vector.device), own
         _same_structure(template, own)
         total.add_(vector, alpha=weight)
-    return _unflat(template, total, True)
+    return _unflatten_payload(template, total, True)
 
 
 def _uploaded_weight(value: Any) -> float | None:
@@ -405,7 +405,7 @@ def _no_whole(payload: Any) -> list[Tensor | float]:
     ]
 
 
-def _flat(payload: Any) -> tuple[Tensor, Any]:
+def _flatten_payload(payload: Any) -> tuple[Tensor, Any]:
     """Return all numbers of a payload as one floating vector, and its template: shapes, dtypes, structure."""
     if isinstance(payload, Params):  # the usual case, without the detour over pytrees
         tensors = list(payload.tensors.values())
@@ -416,7 +416,7 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
         kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
         if odd := [x for x in leaves if not isinstance(x, Tensor | int | float)]:
             raise TypeError(
-                f"uploads {shown(odd[0])}: it must upload Params, tensors, numbers, or dicts of them; "
+                f"uploads {short_repr(odd[0])}: it must upload Params, tensors, numbers, or dicts of them; "
                 "torch.as_tensor makes a tensor of an array"
             )
         device = next((x.device for x in leaves if isinstance(x, Tensor)), None)
@@ -439,7 +439,7 @@ def _same_structure(a: Any, b: Any) -> None:
         raise BadCode("the uploads", f"of clients differ in structure, among them {what}", "use Gather()")
 
 
-def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
+def _unflatten_payload(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
     """Return a combined payload in the structure of the uploads; sums of truth values are whole numbers.
 
     Args:
@@ -467,7 +467,7 @@ def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
         elif dtype == torch.bool:
             dtype = torch.int64
         part = vector[start : start + size].reshape(shape)
-        if not mean and dtype not in _WIDE and not _holds(dtype, part):
+        if not mean and dtype not in _WIDE and not _is_in_range(dtype, part):
             raise BadCode(
                 what,
                 f"in this round has numbers up to {part.abs().max():g}, too large for {dtype}",
@@ -480,7 +480,7 @@ def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
     return pytree.tree_unflatten(leaves, spec)
 
 
-def _holds(dtype: torch.dtype, numbers: Tensor) -> bool:
+def _is_in_range(dtype: torch.dtype, numbers: Tensor) -> bool:
     """Say whether numbers are in the range of a type."""
     range = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return bool(((numbers >= range.min) & (numbers <= range.max)).all())

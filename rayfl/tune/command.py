@@ -13,8 +13,8 @@ from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.federation import Federation
 from rayfl.jobs.table_file import changes_of, find_file, first_seeds
 from rayfl.settings.description import RESUMABLE
-from rayfl.settings.imports import from_here
-from rayfl.settings.reader import Flat
+from rayfl.settings.imports import local_imports
+from rayfl.settings.reader import DottedSettings
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain, counted
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all trials are over, 1 if some have failed, 2 after an error of the user's, 130 if the sweep
         was told to stop.
     """
-    return exit_code(from_here()(lambda: run(parser().read(arguments))))
+    return exit_code(local_imports()(lambda: run_sweep(parser().read(arguments))))
 
 
-def run(given: Any) -> int:
+def run_sweep(given: Any) -> int:
     """Run a sweep as the parsed command line asks for; see :func:`main`.
 
     Raises:
@@ -79,15 +79,15 @@ def run(given: Any) -> int:
     changes = changes_of(given, "sweep")
     console = Terminal()
     resume = given.resume is not None
-    space, output = _resumed(given, changes) if resume else _new(given, changes)
+    space, output = _resumed_sweep(given, changes) if resume else _new_sweep(given, changes)
     from rayfl.tune import sweep
 
     sweep.scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", markup=False, soft_wrap=True)
-    trials = counted(space.count * len(space.seeds), "trial")
-    lines = [f"{counted(space.count, 'point')}, {trials}, in {output}"]
+    trials = counted(space.point_count * len(space.seeds), "trial")
+    lines = [f"{counted(space.point_count, 'point')}, {trials}, in {output}"]
     if given.list:
-        space.examples()  # refuses points that cannot work
+        space.example_points()  # refuses points that cannot work
         lines += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
@@ -102,20 +102,20 @@ def run(given: Any) -> int:
     return 1 if swept.failed else 0
 
 
-def _new(given: Any, changes: Flat) -> tuple[Space, Path]:
+def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
     if given.space is None:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find_file(given.space, "tune_spaces"))
-    if given.samples is not None and not space.draws:
+    if given.samples is not None and not space.has_draws:
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     space.check()
     output = Path(given.output or Path("runs", space.sweep)).expanduser()
-    return space.changed(changes), output
+    return space.with_changes(changes), output
 
 
-def _resumed(given: Any, changes: Flat) -> tuple[Space, Path]:
+def _resumed_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
     if given.space is not None:
         raise Conflict("--resume", "takes the tune space from the folder; give one of the two")
     for name in ("rounds", "seeds", "samples", "output"):
@@ -124,7 +124,7 @@ def _resumed(given: Any, changes: Flat) -> tuple[Space, Path]:
     allowed = RESUMABLE[1:]
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
         raise Conflict(f"--{odd[0]}", f": with --resume only {', '.join(allowed)} may change")
-    space = Space.kept(Path(given.resume))
+    space = Space.load_from_folder(Path(given.resume))
     space = replace(space, at_once=given.at_once or space.at_once)
     space.check()
-    return space.changed(changes), Path(given.resume)
+    return space.with_changes(changes), Path(given.resume)

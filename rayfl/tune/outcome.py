@@ -13,9 +13,9 @@ from rich.table import Table
 
 from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
 from rayfl.jobs.cells import Job
-from rayfl.jobs.table_file import slug
+from rayfl.jobs.table_file import slug_of
 from rayfl.record.history import METRICS, History, read_records
-from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
+from rayfl.report.page import PAGE, Row, Sheet, SheetCell, write_page
 from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.running.result import Result
@@ -24,13 +24,13 @@ from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import write_file
 from rayfl.system.text import csv_cell, one_line
 from rayfl.tune.scores import validation_score
-from rayfl.tune.space import Point, tidy
+from rayfl.tune.space import SearchPoint, display_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST = "best.yaml"
-POINTS = "points.csv"
+BEST_FILE = "best.yaml"
+POINTS_FILE = "points.csv"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PointResult:
         folders: of the runs, parallel to ``seeds``.
     """
 
-    point: Point
+    point: SearchPoint
     seeds: list[int]
     scores: list[float | None]
     tests: list[float | None]
@@ -60,12 +60,12 @@ class PointResult:
         return mean_and_std(self.scores)[0]
 
     @property
-    def test(self) -> float | None:
+    def test_accuracy(self) -> float | None:
         """The mean test accuracy; None if a run has none."""
         return mean_and_std(self.tests)[0]
 
 
-def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
+def result_of(point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointResult:
     """Read what the runs of a point have recorded.
 
     Args:
@@ -97,21 +97,21 @@ def _first_rounds(run: Result, rounds: int) -> Result:
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
     """Return the first of the best points on validation data, among those with the most rounds."""
     sign = 1 if mode == "max" else -1
-    return max(_farthest(results), key=lambda r: sign * _compared(r), default=None)
+    return max(_most_complete(results), key=lambda r: sign * _rounded_score(r), default=None)
 
 
-def _compared(result: PointResult) -> float:
+def _rounded_score(result: PointResult) -> float:
     return round(result.score or 0.0, 12)  # without rounding errors of means in float64
 
 
-def _farthest(results: Sequence[PointResult]) -> list[PointResult]:
+def _most_complete(results: Sequence[PointResult]) -> list[PointResult]:
     scored = [r for r in results if r.score is not None and r.completed]
     whole = [r for r in scored if r.completed >= r.point.rounds]
     return whole or [r for r in scored if r.completed == max(s.completed for s in scored)]
 
 
 @dataclass(frozen=True)
-class Best:
+class BestPoints:
     """The best points of a sweep: one, or one for each setting of the data.
 
     Attributes:
@@ -123,7 +123,7 @@ class Best:
     groups: list[tuple[list[PointResult], PointResult | None]]
 
     @classmethod
-    def of(cls, results: Sequence[PointResult], mode: str, keys: Sequence[str] = ()) -> Best:
+    def from_results(cls, results: Sequence[PointResult], mode: str, keys: Sequence[str] = ()) -> BestPoints:
         """Choose among points with the same data; nothing if every point has other data.
 
         Args:
@@ -145,11 +145,11 @@ class Best:
             r
             for group, best in self.groups
             if best is not None
-            for r in _farthest(group)
-            if _compared(r) == _compared(best)
+            for r in _most_complete(group)
+            if _rounded_score(r) == _rounded_score(best)
         ]
 
-    def name(self, group: Sequence[PointResult]) -> str:
+    def group_name(self, group: Sequence[PointResult]) -> str:
         """Return the settings that the points of a group share, for display; empty if there is one group."""
         return ", ".join(_in_common(key, group[0].point.values[key]) for key in self.keys)
 
@@ -169,14 +169,14 @@ class Best:
 
 
 def points_table(
-    title: str, results: Sequence[PointResult], metric: Metric, best: Best | None = None
+    title: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None = None
 ) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
-    table, sheet = plain_table(title), _sheet(results, metric, best, Path())
+    table, sheet = plain_table(title), _points_sheet(results, metric, best, Path())
     for head in sheet.heads[1:]:
         table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
     for row in sheet.rows:
-        cells = [(cell.text, cell.best) if isinstance(cell, Cell) else (cell, False) for cell in row[1:]]
+        cells = [(cell.text, cell.best) if isinstance(cell, SheetCell) else (cell, False) for cell in row[1:]]
         chosen = any(best for _, best in cells)
         table.add_row(
             *(f"{text} *" if best else text for text, best in cells), style="bold" if chosen else None
@@ -186,18 +186,22 @@ def points_table(
     return table
 
 
-def _sheet(results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> Sheet:
+def _points_sheet(
+    results: Sequence[PointResult], metric: Metric, best: BestPoints | None, home: Path
+) -> Sheet:
     """Return a line per point, with a link to the page of its first run."""
     keys = list(results[0].point.values) if results else []
     stars = best.points if best is not None else []
     rows: list[Row] = [
         [
-            Cell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
-            *(_cell(r.point.values[key]) for key in keys),
-            Cell(str(len(r.seeds)), float(len(r.seeds))),
-            Cell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-            Cell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
-            Cell(percent(*mean_and_std(r.tests)), r.test, best=any(r is star for star in stars)),
+            SheetCell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
+            *(_value_cell(r.point.values[key]) for key in keys),
+            SheetCell(str(len(r.seeds)), float(len(r.seeds))),
+            SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
+            SheetCell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
+            SheetCell(
+                percent(*mean_and_std(r.tests)), r.test_accuracy, best=any(r is star for star in stars)
+            ),
         ]
         for k, r in enumerate(results)
     ]
@@ -211,7 +215,7 @@ def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
     return number(mean, std, decimals=4) if metric == "loss" else percent(mean, std)
 
 
-def table_of(results: Sequence[PointResult], best: Best | None = None) -> pd.DataFrame:
+def table_of(results: Sequence[PointResult], best: BestPoints | None = None) -> pd.DataFrame:
     """Return a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
     import pandas as pd
 
@@ -228,7 +232,7 @@ def table_of(results: Sequence[PointResult], best: Best | None = None) -> pd.Dat
     return pd.DataFrame(lines, columns=[*keys, "seeds", "rounds", *figures, "best"])
 
 
-def write_points(results: Sequence[PointResult], best: Best | None, path: Path) -> None:
+def write_points(results: Sequence[PointResult], best: BestPoints | None, path: Path) -> None:
     """Write the table of all points."""
     table = table_of(results, best)
     table = table.map(lambda value: csv_cell(json.dumps(value) if isinstance(value, list | dict) else value))
@@ -274,46 +278,50 @@ def write_best(
     write_file(path, text)
 
 
-def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, output: Path) -> list[Path]:
+def write_all_best(
+    name: str, best: BestPoints, seeds: Sequence[int], metric: Metric, output: Path
+) -> list[Path]:
     """Write ``best.yaml``, or ``best-<setting>.yaml`` for each setting of the data; return the paths."""
     paths: list[Path] = []
     for index, (group, point) in enumerate(best.groups):
         if point is None:
             continue
-        among, own, path = f"{len(group)} points of the sweep {name}", f"{name}_best", output / BEST
+        among, own, path = f"{len(group)} points of the sweep {name}", f"{name}_best", output / BEST_FILE
         if len(best.groups) > 1:
-            common = best.name(group)
-            place = slug(common) or str(index)
+            common = best.group_name(group)
+            place = slug_of(common) or str(index)
             if output / f"best-{place}.yaml" in paths:  # values may differ only in digits that are not shown
                 place += f"-{index}"
             among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
             path = output / f"best-{place}.yaml"
         write_best(own, point, seeds, metric, among, path)
         paths.append(path)
-    if output / BEST not in paths:
-        (output / BEST).unlink(missing_ok=True)  # an earlier session could choose a point
+    if output / BEST_FILE not in paths:
+        (output / BEST_FILE).unlink(missing_ok=True)  # an earlier session could choose a point
     return paths
 
 
 def _in_common(key: str, value: Any) -> str:
-    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={tidy(value)}"
+    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={display_value(value)}"
 
 
 def write_all(
-    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: Best | None,
+    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None,
     seeds: Sequence[int], output: Path,
 ) -> list[Path]:  # fmt: skip
     """Write all files of a finished sweep for which it has results; return their paths."""
-    written = [output / POINTS]
+    written = [output / POINTS_FILE]
     write_points(results, best, written[0])
     if best is not None:
         written += write_all_best(name, best, seeds, metric, output)
-    if write_page(output, lambda: _page(title or name, results, metric, best, output)):
+    if write_page(output, lambda: _sweep_page(title or name, results, metric, best, output)):
         written.append(output / PAGE)
     return written
 
 
-def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> str:
+def _sweep_page(
+    title: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None, home: Path
+) -> str:
     """Return the page of a finished sweep."""
     notes = [
         text.replace("* best", "Bold: best")  # a star on the terminal
@@ -322,13 +330,13 @@ def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best
     ]
     return points_page(
         title,
-        _sheet(results, metric, best, home),
+        _points_sheet(results, metric, best, home),
         notes,
         {"kind": "done", "text": f"{len(results):,} points"},
     )
 
 
-def _cell(value: Any) -> Cell | str:
+def _value_cell(value: Any) -> SheetCell | str:
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    text = one_line(tidy(value))
-    return Cell(text, float(value)) if known else text
+    text = one_line(display_value(value))
+    return SheetCell(text, float(value)) if known else text

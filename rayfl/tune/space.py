@@ -21,36 +21,36 @@ from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
     Table,
-    Text,
-    check_kind,
+    YamlText,
+    check_file_kind,
     check_seeds,
     folder_name,
     is_table,
     on_one_line,
-    slug,
+    slug_of,
 )
 from rayfl.record.folder import Cell, check_is
 from rayfl.record.history import SWEEP
 from rayfl.running.settings import data_options
 from rayfl.settings import at_least
-from rayfl.settings.description import PLACES, RESUMABLE, about_data, config_of, flat
-from rayfl.settings.reader import Flat, flattened, layered, read
+from rayfl.settings.description import LOCATION_SETTINGS, RESUMABLE, changes_data, config_of, flatten_config
+from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers
 from rayfl.settings.yaml_file import read_mapping
-from rayfl.system.files import read_json, reading, write_file
+from rayfl.system.files import explain_read_errors, read_json, write_file
 from rayfl.system.text import one_line
 
-Kind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
+SearchKind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
 Mode = Literal["max", "min"]
-Searcher = Literal["optuna", "hyperopt", "bohb"]
+SearcherName = Literal["optuna", "hyperopt", "bohb"]
 
 MOST_TRIALS = 2000
 """Trials of a sweep: each is a federation, and checking its settings takes about a second."""
 PAUSING = ("hyperband", "bohb")
 """Schedulers that pause trials, and resume them when others have as many rounds."""
 
-_NAMED = ("config", "row", "column")  # keys of the base that are no settings
-_DECIDED = ("seed", "output", "resume", "cell", "search")  # settings that the sweep sets itself
-_LONGEST = 80  # characters of a point in folder names
+_CELL_KEYS = ("config", "row", "column")  # keys of the base that are no settings
+_SWEEP_KEYS = ("seed", "output", "resume", "cell", "search")  # settings that the sweep sets itself
+_LONGEST_NAME = 80  # characters of a point in folder names
 
 
 @dataclass(frozen=True)
@@ -67,39 +67,39 @@ class Dimension:
     """
 
     key: str
-    kind: Kind
+    kind: SearchKind
     values: tuple[Any, ...]
-    bundles: Mapping[str, Flat] = field(default_factory=dict)
+    bundles: Mapping[str, DottedSettings] = field(default_factory=dict)
 
     @property
-    def listed(self) -> bool:
+    def is_listed(self) -> bool:
         """Whether all values are listed."""
         return self.kind in ("grid_search", "choice")
 
     @property
-    def drawn(self) -> bool:
+    def is_drawn(self) -> bool:
         """Whether values are drawn."""
         return self.kind != "grid_search"
 
     @property
-    def ends(self) -> list[Any]:
+    def end_values(self) -> list[Any]:
         """All values of a list, or the ends of a range."""
-        return [self.settle(value) for value in (self.values if self.listed else self.values[:2])]
+        return [self.fit_to_range(value) for value in (self.values if self.is_listed else self.values[:2])]
 
     @property
-    def decides_score(self) -> bool:
+    def changes_scoring(self) -> bool:
         """Whether points with different values cannot be compared: they are scored on different data."""
         inside = [key for settings in self.bundles.values() for key in settings]
-        return any(map(_decides_score, inside or [self.key]))
+        return any(map(_changes_scoring, inside or [self.key]))
 
-    def settings(self, value: Any) -> Flat:
+    def settings(self, value: Any) -> DottedSettings:
         """Return the settings that a value means."""
         return dict(self.bundles[str(value)]) if self.bundles else {self.key: value}
 
-    def settle(self, value: Any) -> Any:
+    def fit_to_range(self, value: Any) -> Any:
         """Return a drawn value with the type, the steps and the bounds of the range."""
         value = value.item() if hasattr(value, "item") else value
-        if self.listed:
+        if self.is_listed:
             return value
         low, high, *rest = self.values
         if self.kind in ("uniform", "loguniform"):
@@ -112,7 +112,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     """One combination of the searched values.
 
     Attributes:
@@ -126,11 +126,11 @@ class Point:
 
     label: str
     values: dict[str, Any]
-    settings: Flat
+    settings: DottedSettings
     rounds: int
     name: str = ""
 
-    def job(self, seed: int, output: Path) -> Job:
+    def trial_job(self, seed: int, output: Path) -> Job:
         """Return the trial of the point with a seed, in the folder of a sweep."""
         folder = (output / "trials" / self.name / f"seed-{seed}").absolute()
         column = self.settings["cell"]["column"]
@@ -170,7 +170,7 @@ class Space:
     mode: Mode = "max"
     best: bool = True
     scheduler: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
-    searcher: Searcher | None = None
+    searcher: SearcherName | None = None
     seeds: tuple[int, ...] = (0,)
     at_once: Annotated[int, at_least(1)] | None = None
     base_name: str = "base"
@@ -182,19 +182,21 @@ class Space:
         """Read a tune space."""
         path = Path(path)
         content = read_mapping(path, "tune space")
-        check_kind(path, content, "tune space")
+        check_file_kind(path, content, "tune space")
         with found_in(path):
             made = {name: value for name, value in content.items() if value is not None}
-            made |= {k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, Text)}
+            made |= {
+                k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, YamlText)
+            }
             made["seeds"] = check_seeds(made.get("seeds", (0,)))
-            made["scheduler"] = _scheduler(made.get("scheduler", "none"))
+            made["scheduler"] = _read_scheduler(made.get("scheduler", "none"))
             made.setdefault("mode", "min" if made.get("metric") == "loss" else "max")
             made["at_once"] = None if made.get("at_once") == "auto" else made.get("at_once")
             if "base" in made:
-                made["base"], made["base_name"] = _base(path, made["base"])
+                made["base"], made["base_name"] = _read_base(path, made["base"])
             if search := made.get("search"):
-                made["search"] = tuple(map(_search, search if isinstance(search, list) else [search]))
-            space = read(cls, made)
+                made["search"] = tuple(map(_read_search, search if isinstance(search, list) else [search]))
+            space = build_object(cls, made)
             root = os.environ.get("RAYFL_DATA")
             space = replace(
                 space,
@@ -206,18 +208,20 @@ class Space:
         return space
 
     @classmethod
-    def kept(cls, folder: Path) -> Space:
+    def load_from_folder(cls, folder: Path) -> Space:
         """Read the tune space of a sweep's folder."""
         check_is(folder, "sweep")
-        with reading(folder / SWEEP, "restore it from a copy, or start the sweep anew"):
+        with explain_read_errors(folder / SWEEP, "restore it from a copy, or start the sweep anew"):
             try:
                 content = read_json(folder / SWEEP)
-                content["search"] = [[read(Dimension, one) for one in search] for search in content["search"]]
-                space = read(cls, content)
+                content["search"] = [
+                    [build_object(Dimension, one) for one in search] for search in content["search"]
+                ]
+                space = build_object(cls, content)
                 check_seeds(space.seeds)
-                _scheduler(space.scheduler)
+                _read_scheduler(space.scheduler)
                 for search in space.search:
-                    _search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
+                    _read_search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
                 space.check()
             except (UserError, KeyError, TypeError) as error:  # users do not write this file: it is damaged
                 raise ValueError(str(error)) from error
@@ -228,7 +232,7 @@ class Space:
         write_file(folder / SWEEP, json.dumps(asdict(self), indent=1) + "\n")
 
     @property
-    def deciding(self) -> dict[str, Any]:
+    def result_settings(self) -> dict[str, Any]:
         """What must not change when a sweep is resumed, as JSON values."""
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for name in ("base", "changes"):
@@ -236,7 +240,7 @@ class Space:
         return {name: value for name, value in found.items() if name not in ("at_once", "root")}
 
     @property
-    def worst(self) -> float:
+    def worst_score(self) -> float:
         """The score of a trial without a score, or with NaN."""
         return -1.0 if self.mode == "max" else 1e30
 
@@ -248,32 +252,32 @@ class Space:
     @property
     def data_keys(self) -> list[str]:
         """The searched keys that change the data on which trials are scored."""
-        return list(dict.fromkeys(d.key for search in self.search for d in search if d.decides_score))
+        return list(dict.fromkeys(d.key for search in self.search for d in search if d.changes_scoring))
 
     @property
-    def draws(self) -> bool:
+    def has_draws(self) -> bool:
         """Whether points are drawn."""
-        return any(d.drawn for search in self.search for d in search)
+        return any(d.is_drawn for search in self.search for d in search)
 
     @property
-    def count(self) -> int:
+    def point_count(self) -> int:
         """How many points there are, including repeated ones."""
-        return sum(self.size(search) for _, search in self.parts())
+        return sum(self.count_points(search) for _, search in self.searched_parts())
 
-    def size(self, search: Sequence[Dimension]) -> int:
+    def count_points(self, search: Sequence[Dimension]) -> int:
         """Return how many points a part of the sweep has."""
-        grid = math.prod(len(d.values) for d in search if not d.drawn)
-        return grid * (self.samples if any(d.drawn for d in search) else 1)
+        grid = math.prod(len(d.values) for d in search if not d.is_drawn)
+        return grid * (self.samples if any(d.is_drawn for d in search) else 1)
 
     def check(self) -> None:
         """Refuse options that exclude each other, and an empty search."""
         if not self.search:
             raise Missing("search", "is missing", "a tune space must name what is searched")
-        if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
+        if (planned := self.point_count * len(self.seeds)) > MOST_TRIALS:
             raise Conflict(
                 "search",
-                f"has {self.count:,} points, with {len(self.seeds):,} seeds {planned:,} trials, more than "
-                f"{MOST_TRIALS:,}",
+                f"has {self.point_count:,} points, with {len(self.seeds):,} seeds {planned:,} trials, more "
+                f"than {MOST_TRIALS:,}",
                 "search fewer values, or draw random points (samples)",
             )
         name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
@@ -282,23 +286,25 @@ class Space:
             return
         if not self.best:
             raise Conflict("best", f"is false, and {kind} {chooses} would choose between trials")
-        if mixed := [d.key for d in dimensions if d.decides_score and d.drawn]:
+        if mixed := [d.key for d in dimensions if d.changes_scoring and d.is_drawn]:
             problem = f"{chooses} compares trials, and {mixed[0]} gives them different data"
             raise Conflict(kind, problem, "list its values under grid_search, and each is searched by itself")
-        if self.searcher and (grid := [d.key for d in dimensions if not d.drawn and not d.decides_score]):
+        if self.searcher and (
+            grid := [d.key for d in dimensions if not d.is_drawn and not d.changes_scoring]
+        ):
             raise Conflict(
                 "searcher",
                 f"{self.searcher} and a grid exclude each other",
                 f"make {grid[0]} a choice or a range, or leave the searcher out",
             )
-        if self.searcher and not all(any(d.drawn for d in search) for search in self.search):
+        if self.searcher and not all(any(d.is_drawn for d in search) for search in self.search):
             raise Conflict("searcher", f"{self.searcher} has nothing to draw", "give choices or ranges")
         if (self.searcher == "bohb") != (name == "bohb"):
             raise Conflict("searcher", "bohb and scheduler bohb go together", "give both or none")
         if name in PAUSING and self.at_once is not None:
             raise Conflict("scheduler", f"{name} pauses trials, which at_once would count: leave at_once out")
 
-    def changed(self, changes: Mapping[str, Any]) -> Space:
+    def with_changes(self, changes: Mapping[str, Any]) -> Space:
         """Return the space with settings that win over the base; searched values win over them.
 
         Keys of all searches are refused.
@@ -306,9 +312,9 @@ class Space:
         for key in changes:
             if all(key in {d.key for d in search} for search in self.search):
                 raise Conflict(f"--{key}", "has no effect, because the tune space searches it: leave it out")
-        return replace(self, changes=self.changes | _everywhere(dict(changes)))
+        return replace(self, changes=self.changes | _with_absolute_root(dict(changes)))
 
-    def parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
+    def searched_parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
         """Yield what is searched separately: the values that all trials share, and the dimensions.
 
         Trials with different data cannot be compared, so grids over the data are an outer loop for schedulers
@@ -316,24 +322,24 @@ class Space:
         """
         compares = self.searcher is not None or self.scheduler["name"] != "none"
         for number, search in enumerate(self.search):
-            outer = [d for d in search if compares and d.decides_score]
+            outer = [d for d in search if compares and d.changes_scoring]
             for values in itertools.product(*(d.values for d in outer)):
                 fixed = {d.key: value for d, value in zip(outer, values, strict=True)}
                 yield {"search": number, **fixed}, tuple(d for d in search if d not in outer)
 
-    def examples(self) -> list[Point]:
+    def example_points(self) -> list[SearchPoint]:
         """Return the points of all grids, with every listed value and both ends of drawn dimensions once.
 
         Changes that every point replaces are refused.
         """
-        found: dict[str, Point] = {}
+        found: dict[str, SearchPoint] = {}
         for number, search in enumerate(self.search):
-            first = {d.key: d.ends[0] for d in search if d.drawn}
-            grids = [[(d.key, value) for value in d.values] for d in search if not d.drawn]
+            first = {d.key: d.end_values[0] for d in search if d.is_drawn}
+            grids = [[(d.key, value) for value in d.values] for d in search if not d.is_drawn]
             configs = [first | dict(values) for values in itertools.product(*grids)]
-            configs += [configs[0] | {d.key: end} for d in search if d.drawn for end in d.ends[1:]]
+            configs += [configs[0] | {d.key: end} for d in search if d.is_drawn for end in d.end_values[1:]]
             for config in configs:
-                point = self.point(config | {"search": number})
+                point = self.point_of(config | {"search": number})
                 found.setdefault(point.name, point)
         for key, value in self.changes.items():
             if all(point.settings.get(key) != value for point in found.values()):
@@ -341,7 +347,7 @@ class Space:
                 raise Conflict(f"--{key}", f"has no effect, because {why}", "leave it out")
         return list(found.values())
 
-    def point(self, config: Mapping[str, Any], strict: bool = True) -> Point:
+    def point_of(self, config: Mapping[str, Any], strict: bool = True) -> SearchPoint:
         """Return the point of a trial's configuration.
 
         Args:
@@ -349,16 +355,16 @@ class Space:
             strict: whether to refuse a point that cannot work.
         """
         search = self.search[config["search"]]
-        own = {d.key: d.settle(config[d.key]) for d in search}
-        searched = (_everywhere(d.settings(own[d.key])) for d in search)
-        settings = layered(self.base, self.changes, *searched)
+        own = {d.key: d.fit_to_range(config[d.key]) for d in search}
+        searched = (_with_absolute_root(d.settings(own[d.key])) for d in search)
+        settings = merge_layers(self.base, self.changes, *searched)
         known = data_options(settings.get("data"))  # another data set drops the place of the data
         places = {"data.root": self.root} if self.root else {}
-        places |= {key: value for key, value in self.changes.items() if key in PLACES}
+        places |= {key: value for key, value in self.changes.items() if key in LOCATION_SETTINGS}
         settings = {k: v for k, v in places.items() if k.removeprefix("data.") in known} | settings
         try:
             federation = federation_of(settings)
-            complete, rounds = flat(config_of(federation), shown=True), federation.rounds
+            complete, rounds = flatten_config(config_of(federation), shown=True), federation.rounds
         except UserError as error:
             if strict:
                 text = ", ".join(f"{key}={value}" for key, value in own.items())
@@ -368,16 +374,18 @@ class Space:
         for key in self.keys:
             found = complete.get(key)  # numbers of the federation: the base may have texts
             values[key] = found if isinstance(found, int | float) else own.get(key, settings.get(key, found))
-        label = one_line(", ".join(f"{_short(k, self.keys)}={tidy(values[k], 6)}" for k in self.keys))
-        exact = "-".join(f"{_short(k, self.keys)}={values[k]}" for k in self.keys)
-        name = slug(exact)[:_LONGEST]
+        label = one_line(
+            ", ".join(f"{_short_key(k, self.keys)}={display_value(values[k], 6)}" for k in self.keys)
+        )
+        exact = "-".join(f"{_short_key(k, self.keys)}={values[k]}" for k in self.keys)
+        name = slug_of(exact)[:_LONGEST_NAME]
         if name != exact:
             name += "-" + hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:8]
         place = asdict(Cell(self.sweep, label, self.base_name, []))
-        return Point(label, values, settings | {"cell": place}, rounds, name)
+        return SearchPoint(label, values, settings | {"cell": place}, rounds, name)
 
 
-def _everywhere(settings: Flat) -> Flat:
+def _with_absolute_root(settings: DottedSettings) -> DottedSettings:
     """Return settings with an absolute folder of data sets, for processes in other folders."""
     root = settings.get("data.root")
     return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
@@ -387,19 +395,19 @@ SAME_IMAGES = ("augment", "normalise", "image_size", "verify", "download", "cach
 """Options of data sets that keep the division and the images, so that points may be compared."""
 
 
-def _decides_score(key: str) -> bool:
+def _changes_scoring(key: str) -> bool:
     """Return whether a setting changes the data or the protocol by which federations are scored."""
     return key.partition(".")[0] == "protocol" or (
-        about_data(key) and key.removeprefix("data.") not in SAME_IMAGES
+        changes_data(key) and key.removeprefix("data.") not in SAME_IMAGES
     )
 
 
-def tidy(value: Any, digits: int = 4) -> str:
+def display_value(value: Any, digits: int = 4) -> str:
     """Return a value for display, numbers with the given number of digits."""
     return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def _short(key: str, keys: Sequence[str]) -> str:
+def _short_key(key: str, keys: Sequence[str]) -> str:
     """Return the last part of a key, if no other key has it."""
     last = key.rpartition(".")[2]
     return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
@@ -408,29 +416,31 @@ def _short(key: str, keys: Sequence[str]) -> str:
 # ---- reading
 
 
-def _base(path: Path, content: Any) -> tuple[Flat, str]:
+def _read_base(path: Path, content: Any) -> tuple[DottedSettings, str]:
     if isinstance(content, str):
         content = {"config": content}
     if not isinstance(content, dict):
         raise BadValue("base", "must be a file, or map settings to values")
-    own = {str(key): value for key, value in content.items() if key not in _NAMED}
-    if decided := [key for key in own if key in _DECIDED]:
+    own = {str(key): value for key, value in content.items() if key not in _CELL_KEYS}
+    if decided := [key for key in own if key in _SWEEP_KEYS]:
         raise Conflict(f"base.{decided[0]}", "is for the sweep to decide")
     if "config" not in content:
-        if named := [key for key in _NAMED if key in content]:
+        if named := [key for key in _CELL_KEYS if key in content]:
             raise Missing("base.config", f"must be given: base names a {named[0]}, and no table")
-        return _everywhere(layered({}, own)), "base"
+        return _with_absolute_root(merge_layers({}, own)), "base"
     file = path.parent / str(content["config"])
     if is_table(file):
-        return _cell(Table.load(file), content, own)
+        return _read_table_cell(Table.load(file), content, own)
     if named := [key for key in ("row", "column") if key in content]:
         raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
-    settings = flattened(read_mapping(file, "configuration"), file.parent)
-    kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _DECIDED}
-    return _everywhere(layered(kept, own)), one_line(file.stem)
+    settings = flatten_settings(read_mapping(file, "configuration"), file.parent)
+    kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SWEEP_KEYS}
+    return _with_absolute_root(merge_layers(kept, own)), one_line(file.stem)
 
 
-def _cell(table: Table, content: Mapping[str, Any], own: Flat) -> tuple[Flat, str]:
+def _read_table_cell(
+    table: Table, content: Mapping[str, Any], own: DottedSettings
+) -> tuple[DottedSettings, str]:
     chosen = {}
     for kind in ("row", "column"):
         known = table.choose(kind, None)
@@ -439,17 +449,17 @@ def _cell(table: Table, content: Mapping[str, Any], own: Flat) -> tuple[Flat, st
         chosen[kind] = str(content.get(kind, known[0]))
     settings = table.settings(chosen["row"], chosen["column"], own)
     settings.pop("cell")
-    return _everywhere(settings), one_line(chosen["column"])
+    return _with_absolute_root(settings), one_line(chosen["column"])
 
 
-def _search(content: Any) -> tuple[Dimension, ...]:
+def _read_search(content: Any) -> tuple[Dimension, ...]:
     if not isinstance(content, dict) or not content:
         raise BadValue("search", "must map settings to how they are searched, or be a list of such mappings")
-    return tuple(_dimension(str(key), how) for key, how in content.items())
+    return tuple(_read_dimension(str(key), how) for key, how in content.items())
 
 
-def _dimension(key: str, content: Any) -> Dimension:
-    kinds = get_args(Kind)
+def _read_dimension(key: str, content: Any) -> Dimension:
+    kinds = get_args(SearchKind)
     _check_decides(key, [key])
     if isinstance(content, list):
         content = {"grid_search": content}
@@ -459,9 +469,13 @@ def _dimension(key: str, content: Any) -> Dimension:
         )
     kind, what = next(iter(content.items()))
     if kind in ("grid_search", "choice"):
-        return _listed(key, kind, what)
+        return _read_listed(key, kind, what)
     wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
-    if not isinstance(what, list) or len(what) != 2 + (kind == "quniform") or not all(map(_is_number, what)):
+    if (
+        not isinstance(what, list)
+        or len(what) != 2 + (kind == "quniform")
+        or not all(map(_is_plain_number, what))
+    ):
         raise BadValue(
             f"search.{key}", f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
         )
@@ -481,13 +495,13 @@ def _dimension(key: str, content: Any) -> Dimension:
 def _check_decides(key: str, settings: Sequence[str]) -> None:
     """Refuse settings that the sweep sets itself, and those that change no result."""
     for name in settings:
-        if name in _DECIDED:
+        if name in _SWEEP_KEYS:
             raise Conflict(f"search.{key}", f"has {name!r}, which the sweep decides (seeds are in 'seeds')")
         if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
             raise Conflict(f"search.{key}", f"has {name!r}, which changes no result", "put it into base")
 
 
-def _listed(key: str, kind: Kind, what: Any) -> Dimension:
+def _read_listed(key: str, kind: SearchKind, what: Any) -> Dimension:
     if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
         bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
         _check_decides(key, [k for settings in bundles.values() for k in settings])
@@ -503,12 +517,12 @@ def _listed(key: str, kind: Kind, what: Any) -> Dimension:
     return Dimension(key, kind, tuple(what))
 
 
-def _scheduler(content: Any) -> dict[str, Any]:
+def _read_scheduler(content: Any) -> dict[str, Any]:
     content = {"name": content} if isinstance(content, str) else content
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
         raise BadValue("scheduler", "must be a name, or a mapping with a name")
     return {str(key): value for key, value in content.items()}
 
 
-def _is_number(value: Any) -> bool:
+def _is_plain_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -25,25 +25,25 @@ from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_se
 from rich.console import Console
 
 from rayfl.engine import Ray
-from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.ray_engine import Share, share
+from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
+from rayfl.engine.ray_engine import TrialResources, trial_resources
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError, found_in
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import find_file, of_data
-from rayfl.record.folder import check_kind, read_summary
+from rayfl.jobs.table_file import data_key, find_file
+from rayfl.record.folder import check_folder_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.running.result import Result
-from rayfl.settings.arguments import arguments_of, checked
-from rayfl.settings.reader import Flat
-from rayfl.system.files import held, write_file
-from rayfl.system.signals import answered
+from rayfl.settings.arguments import arguments_of, convert_value
+from rayfl.settings.reader import DottedSettings
+from rayfl.system.files import lock_folder, write_file
+from rayfl.system.signals import handle_signals
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted
-from rayfl.tune.outcome import Best, PointResult, points_table, result_of, table_of, write_all
-from rayfl.tune.space import PAUSING, Dimension, Point, Space, federation_of
-from rayfl.tune.trial import STOPPED, Order, run_trial
+from rayfl.tune.outcome import BestPoints, PointResult, points_table, result_of, table_of, write_all
+from rayfl.tune.space import PAUSING, Dimension, SearchPoint, Space, federation_of
+from rayfl.tune.trial import STOPPED, SweepContext, run_trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,11 +55,11 @@ SCHEDULERS = {
     "hyperband": "HyperBandScheduler",
     "bohb": "HyperBandForBOHB",
 }
-PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
-OURS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
+SEARCHER_PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
+SWEEP_OPTIONS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
 """Options of schedulers that the sweep sets."""
-End = Literal["finished", "stopped", "failed"]
-QUIET = {
+TrialEnd = Literal["finished", "stopped", "failed"]
+QUIET_VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -69,12 +69,12 @@ QUIET = {
 """Keeps Ray Tune from writing files that run folders have, from changing directories, and from printing."""
 RESTARTS = 3
 """How often a trial is restarted after its process or host has died."""
-LOOK = 5.0
+ROOM_CHECK = 5.0
 """Seconds without a running trial, after which waiting ones must fit on the remaining hosts."""
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """The results of a sweep.
 
     Attributes:
@@ -88,7 +88,7 @@ class Swept:
 
     grids: list[tune.ResultGrid]
     results: list[PointResult]
-    best: Best | None
+    best: BestPoints | None
     failed: dict[Job, str]
     complete: bool
     written: list[Path] = field(default_factory=list)
@@ -107,7 +107,7 @@ def run(
     code: Literal["changed"] | None = None,
     address: str | None = None,
     console: Console | None = None,
-) -> Swept:
+) -> SweepResult:
     """Run or resume a sweep.
 
     Args:
@@ -126,7 +126,7 @@ def run(
     output, console = Path(output or Path("runs", space.sweep)), console or Terminal()
     scheduler_of(space.scheduler, 1)
     if resume:
-        kept, asked = Space.kept(output).deciding, space.deciding
+        kept, asked = Space.load_from_folder(output).result_settings, space.result_settings
         if other := [name for name in asked if asked[name] != kept[name]]:
             raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
         for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # damaged files are reported first
@@ -134,82 +134,87 @@ def run(
             read_summary(summary.parent)
     else:
         refuse_used(output)
-    points = space.examples()
+    points = space.example_points()
     federation = federation_of(points[0].settings)
     own = federation.engine.address if isinstance(federation.engine, Ray) else None
     Ray(address=address or own).check_address()
     if not resume:
-        check(space, points)
+        check_sweep(space, points)
         space.save(output)
-    with held(output):
+    with lock_folder(output):
         settings = [point.settings for point in points]
         check_code(output.glob("trials/*/seed-*/"), settings, remove=code is not None)
         chosen = (*output.glob("searcher-*.jsonl"), *output.glob(f"trials/*/*{STOPPED}"))
         for path in chosen if code else ():
             path.unlink()
         rounds = max(point.rounds for point in points)
-        return _run(space, output.absolute(), rounds, federation, address or own, console)
+        return _run_trials(space, output.absolute(), rounds, federation, address or own, console)
 
 
-def _run(
+def _run_trials(
     space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
-) -> Swept:
-    planned = space.count * len(space.seeds)
+) -> SweepResult:
+    planned = space.point_count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     shutil.rmtree(output / "tune", ignore_errors=True)  # an earlier session's, which is never read
     grids: list[tune.ResultGrid] = []
     cluster = Cluster(address)
-    cluster.wait()
+    cluster.wait_until_up()
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients = federation.clients or len(federation.federated_data())
-        wait = patience(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
-        part = share(federation.engine, clients, nodes, planned, space.at_once, comes=wait > 0)
-        order = Order(space, output, part.engine, tuple(sys.orig_argv))
-        watcher = Watcher(order, part, planned, rounds, cluster.gone)
-        watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, LOOK)
+        wait = wait_seconds(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
+        part = trial_resources(federation.engine, clients, nodes, planned, space.at_once, may_grow=wait > 0)
+        order = SweepContext(space, output, part.engine, tuple(sys.orig_argv))
+        watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process)
+        watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
         at_once = part.at_once or os.cpu_count() or 1
         with (
             TableProgress(watcher.cells, at_once, console=console, items="trials") as watcher.progress,
-            patch.dict(os.environ, QUIET),
-            _stoppable() as forwarded,
+            patch.dict(os.environ, QUIET_VARIABLES),
+            _forward_signals() as forwarded,
         ):
             due = 0
-            for number, (fixed, search) in enumerate(space.parts()):
-                grids.append(_tuner(order, part, fixed, search, number, watcher).fit())
-                due += space.size(search) * len(space.seeds)
+            for number, (fixed, search) in enumerate(space.searched_parts()):
+                grids.append(_make_tuner(order, part, fixed, search, number, watcher).fit())
+                due += space.count_points(search) * len(space.seeds)
                 if len(watcher.ends) < due:
                     break
-    except _Broken as broken:
+    except _RayGone as broken:
         raise Shortage(str(broken)) from None
     finally:
         cluster.close()
-    points: dict[str, tuple[Point, dict[Path, Job]]] = {}
+    points: dict[str, tuple[SearchPoint, dict[Path, Job]]] = {}
     for point, job in watcher.trials.values():  # of trials with the same folder only the first counts
         points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
     results = [result_of(point, list(jobs.values()), space.metric) for point, jobs in points.values()]
     failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
     complete = len(watcher.ends) == planned
-    best = Best.of(results, space.mode, space.data_keys) if space.best and complete else None
+    best = BestPoints.from_results(results, space.mode, space.data_keys) if space.best and complete else None
     console.print(points_table(space.title or space.sweep, results, space.metric, best))
     if complete:
         written = write_all(space.title, space.sweep, results, space.metric, best, space.seeds, output)
-        return Swept(grids, results, best, failed, True, written)
+        return SweepResult(grids, results, best, failed, True, written)
     over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
     console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
     if not forwarded:
         raise KeyboardInterrupt
-    return Swept(grids, results, None, failed, False)
+    return SweepResult(grids, results, None, failed, False)
 
 
-def _tuner(
-    order: Order, part: Share, fixed: Flat, search: Sequence[Dimension], number: int, watcher: Watcher
+def _make_tuner(
+    order: SweepContext,
+    part: TrialResources,
+    fixed: DottedSettings,
+    search: Sequence[Dimension],
+    number: int,
+    watcher: SweepWatcher,
 ) -> tune.Tuner:
     space = order.space
-    samples = space.samples if any(d.drawn for d in search) else 1
+    samples = space.samples if any(d.is_drawn for d in search) else 1
     pauses = space.scheduler["name"] in PAUSING  # paused trials would count towards at_once
     at_once = None if pauses else part.at_once
-    param_space = fixed | {d.key: domain(d) for d in search}
+    param_space = fixed | {d.key: search_domain(d) for d in search}
     if space.searcher is None:
         param_space["seed"] = tune.grid_search(list(space.seeds))
     else:
@@ -248,21 +253,21 @@ def _tuner(
 
 def refuse_used(output: Path) -> None:
     """Refuse a folder that is not empty."""
-    check_kind(output, "sweep")
+    check_folder_kind(output, "sweep")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
 
 
-def check(space: Space, points: Sequence[Point]) -> None:
+def check_sweep(space: Space, points: Sequence[SearchPoint]) -> None:
     """Refuse a sweep that cannot choose, and points that cannot work, before any trial starts."""
     about, data = "", None
-    for point in sorted(points, key=lambda point: of_data(point.settings)):
+    for point in sorted(points, key=lambda point: data_key(point.settings)):
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
         if federation.eval_every == 0:
             raise Conflict("eval_every", "is 0, so there is nothing to compare", "set it to at least 1")
         with found_in(f"the point {point.label} cannot work"):
-            if data is None or of_data(point.settings) != about:
-                about, data = of_data(point.settings), federation.federated_data()
+            if data is None or data_key(point.settings) != about:
+                about, data = data_key(point.settings), federation.federated_data()
             federation.check(data)
         if space.best and not data.counts("val").any():
             problem = "goes by validation data, and the data have no validation split"
@@ -285,10 +290,10 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
     made = getattr(schedulers, SCHEDULERS[name])
     known = arguments_of(made)
     for key, value in given.items():
-        if key not in known.keys() - OURS:
-            options = ", ".join(known.keys() - OURS) or "no options"
+        if key not in known.keys() - SWEEP_OPTIONS:
+            options = ", ".join(known.keys() - SWEEP_OPTIONS) or "no options"
             raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
-        checked(f"scheduler.{key}", value, known[key])
+        convert_value(f"scheduler.{key}", value, known[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # Ray Tune's default is in seconds
     try:
@@ -297,10 +302,10 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
         raise BadValue("scheduler", f"{name} cannot be made: {error}") from error
 
 
-def domain(dimension: Dimension) -> Any:
+def search_domain(dimension: Dimension) -> Any:
     """Return Ray Tune's search domain of a dimension."""
     made = getattr(tune, dimension.kind)
-    return made(list(dimension.values)) if dimension.listed else made(*dimension.values)
+    return made(list(dimension.values)) if dimension.is_listed else made(*dimension.values)
 
 
 def searcher_of(space: Space, at_once: int, path: Path) -> Any:
@@ -320,13 +325,13 @@ def searcher_of(space: Space, at_once: int, path: Path) -> Any:
         made = create_searcher(space.searcher, metric="score", mode=space.mode, **seed)
     except (ImportError, AssertionError) as error:
         problem = f"{space.searcher} needs a package that is not installed"
-        raise Missing("searcher", problem, f"pip install {PACKAGES[space.searcher]}") from error
+        raise Missing("searcher", problem, f"pip install {SEARCHER_PACKAGES[space.searcher]}") from error
     if len(space.seeds) > 1:
         made = Repeater(made, len(space.seeds), set_index=False)
-    return Replayed(made, space, path)
+    return ReplayedSearcher(made, space, path)
 
 
-class Replayed(Searcher):
+class ReplayedSearcher(Searcher):
     """A search algorithm that continues where an earlier session has stopped.
 
     All calls of it are recorded. When the sweep is resumed, they are repeated in the same order, which gives
@@ -354,8 +359,8 @@ class Replayed(Searcher):
         write_file(self._path, b"".join(text for text, _ in lines))  # without an incomplete last line
         for _, line in lines:
             if "point" not in line:
-                self._tell(line)
-            elif _plain(self.searcher.suggest(str(len(self._drawn)))) == line["point"]:
+                self._tell_searcher(line)
+            elif _plain_point(self.searcher.suggest(str(len(self._drawn)))) == line["point"]:
                 self._drawn.append(line["point"])
             else:
                 raise Conflict(
@@ -373,8 +378,8 @@ class Replayed(Searcher):
             point = self.searcher.suggest(str(number))
             if point is None or point == Searcher.FINISHED:
                 return point
-            self._drawn.append(_plain(point))
-            self._note({"point": self._drawn[number]})
+            self._drawn.append(_plain_point(point))
+            self._append_line({"point": self._drawn[number]})
         self._trials[trial_id] = str(number)
         seeds = self._space.seeds  # each point is run with each seed
         return self._drawn[number] | {"seed": seeds[number % len(seeds)]}
@@ -384,18 +389,18 @@ class Replayed(Searcher):
         trial, kept = self._trials[trial_id], ("round", "score", "hyperband_info")
         if result["round"] > self._last.get(trial, (0, 0.0))[0]:
             line = {"trial": trial, **{key: result[key] for key in kept if key in result}}
-            self._note(line)
-            self._tell(line)
+            self._append_line(line)
+            self._tell_searcher(line)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Report the end of a trial, unless it was reported before."""
         trial = self._trials[trial_id]
         if trial not in self._over:
-            score = (result or {}).get("score", self._last.get(trial, (0, self._space.worst))[1])
-            self._note({"trial": trial, "end": score})
-            self._tell({"trial": trial, "end": score})
+            score = (result or {}).get("score", self._last.get(trial, (0, self._space.worst_score))[1])
+            self._append_line({"trial": trial, "end": score})
+            self._tell_searcher({"trial": trial, "end": score})
 
-    def _tell(self, line: Mapping[str, Any]) -> None:
+    def _tell_searcher(self, line: Mapping[str, Any]) -> None:
         trial = line["trial"]
         if "end" in line:
             self._over.add(trial)
@@ -416,12 +421,12 @@ class Replayed(Searcher):
         """Return an empty state: Ray Tune's copy is never read."""
         return {}
 
-    def _note(self, line: Mapping[str, Any]) -> None:
+    def _append_line(self, line: Mapping[str, Any]) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
-def _plain(point: Any) -> dict[str, Any]:
+def _plain_point(point: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(point, default=lambda value: value.item()))
     return plain
 
@@ -429,11 +434,11 @@ def _plain(point: Any) -> dict[str, Any]:
 # ---- while it runs
 
 
-class _Broken(BaseException):
+class _RayGone(BaseException):
     """Ray itself has died. Not an Exception, after which Ray Tune would use Ray to clean up."""
 
 
-class Watcher(tune.Callback):
+class SweepWatcher(tune.Callback):
     """Reports trials to the user, records those that ended, and ends a sweep that cannot continue.
 
     Args:
@@ -457,11 +462,16 @@ class Watcher(tune.Callback):
     wait: float
 
     def __init__(
-        self, order: Order, part: Share, planned: int, rounds: int, gone: Callable[[], str | None]
+        self,
+        order: SweepContext,
+        part: TrialResources,
+        planned: int,
+        rounds: int,
+        gone: Callable[[], str | None],
     ) -> None:
         self.rounds, self._order, self._part, self._gone = rounds, order, part, gone
-        self.trials: dict[str, tuple[Point, Job]] = {}
-        self.ends: dict[str, tuple[End, str]] = {}
+        self.trials: dict[str, tuple[SearchPoint, Job]] = {}
+        self.ends: dict[str, tuple[TrialEnd, str]] = {}
         self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
         self._seen = self._ran = time.monotonic()
 
@@ -475,20 +485,22 @@ class Watcher(tune.Callback):
             return
         self._seen = time.monotonic()
         if part := self._gone():
-            raise _Broken(f"{part} is gone, and with it all trials: go on with --resume {self._order.output}")
+            raise _RayGone(
+                f"{part} is gone, and with it all trials: go on with --resume {self._order.output}"
+            )
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Show running trials, and check that waiting ones fit on the remaining hosts."""
-        running = [self._job(t) for t in trials if t.status == "RUNNING"]
+        running = [self._job_of(t) for t in trials if t.status == "RUNNING"]
         waiting = [t for t in trials if t.status in ("PENDING", "PAUSED")]
-        self.progress.show(running, [*map(self._job, waiting), *self.cells[len(self.trials) :]])
+        self.progress.show_jobs(running, [*map(self._job_of, waiting), *self.cells[len(self.trials) :]])
         if running or not waiting:
             self._ran = time.monotonic()
         elif time.monotonic() - self._ran > self.wait:
-            self._look()
+            self._check_room()
             self._ran = time.monotonic()
 
-    def _look(self) -> None:
+    def _check_room(self) -> None:
         try:
             self._part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
         except UserError as error:
@@ -496,31 +508,31 @@ class Watcher(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of a trial that finished, was stopped, or reported its failure."""
-        job = self._job(trial)
+        job = self._job_of(trial)
         reason = (trial.last_result or {}).get("failed")
-        if job.finished:
-            self._end(trial, "finished")
+        if job.is_finished:
+            self._note_end(trial, "finished")
         elif reason is not None:
-            self._end(trial, "failed", str(reason))
+            self._note_end(trial, "failed", str(reason))
         else:
             job.folder.with_name(job.folder.name + STOPPED).touch()
-            self._end(trial, "stopped")
+            self._note_end(trial, "stopped")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the failure of a trial whose process has died too often."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
+        self._note_end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
 
-    def _end(self, trial: Any, end: End, reason: str = "") -> None:
-        job = self._job(trial)
+    def _note_end(self, trial: Any, end: TrialEnd, reason: str = "") -> None:
+        job = self._job_of(trial)
         self.ends[trial.trial_id] = (end, reason)
-        rounds = f" after {len(job.seconds())} rounds" if end == "stopped" else ""
-        self.progress.tell(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
+        rounds = f" after {len(job.round_seconds())} rounds" if end == "stopped" else ""
+        self.progress.print_line(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
 
-    def _job(self, trial: Any) -> Job:
+    def _job_of(self, trial: Any) -> Job:
         if trial.trial_id not in self.trials:
-            point = self._order.space.point(trial.config, strict=False)  # the trial reports the error
-            job = point.job(trial.config["seed"], self._order.output)
+            point = self._order.space.point_of(trial.config, strict=False)  # the trial reports the error
+            job = point.trial_job(trial.config["seed"], self._order.output)
             if len(self.trials) < len(self.cells):
                 self.cells[len(self.trials)] = job
             self.trials[trial.trial_id] = point, job
@@ -528,7 +540,7 @@ class Watcher(tune.Callback):
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[list[int]]:
+def _forward_signals() -> Iterator[list[int]]:
     """Let SIGTERM and SIGHUP end the sweep as SIGINT does, the only signal that Ray Tune handles.
 
     Ray Tune leaves its own handlers behind; the earlier ones are restored at the end.
@@ -546,7 +558,7 @@ def _stoppable() -> Iterator[list[int]]:
         signal.raise_signal(signal.SIGINT)
 
     try:
-        with answered(forward, (signal.SIGTERM, signal.SIGHUP)):
+        with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP)):
             yield forwarded
     finally:
         for number, handler in before.items() if here else ():

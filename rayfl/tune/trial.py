@@ -25,9 +25,9 @@ from rayfl.jobs.cells import Job
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
-from rayfl.settings.reader import Flat
+from rayfl.settings.reader import DottedSettings
 from rayfl.system.error_report import own_fault
-from rayfl.system.files import lock
+from rayfl.system.files import lock_descriptor
 from rayfl.tune.scores import RoundScores, validation_score
 from rayfl.tune.space import PAUSING, Space
 
@@ -37,7 +37,7 @@ _ROUND = "round"  # file in Ray Tune's checkpoints with the number of completed 
 
 
 @dataclass(frozen=True)
-class Order:
+class SweepContext:
     """What every trial of a sweep needs.
 
     Attributes:
@@ -49,11 +49,11 @@ class Order:
 
     space: Space
     output: Path
-    engine: Flat
+    engine: DottedSettings
     command: tuple[str, ...]
 
 
-def run_trial(config: Mapping[str, Any], order: Order) -> None:
+def run_trial(config: Mapping[str, Any], order: SweepContext) -> None:
     """Run a trial to its end. Errors of its settings or the user's code are reported, and not retried.
 
     Args:
@@ -65,20 +65,20 @@ def run_trial(config: Mapping[str, Any], order: Order) -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
     trial = Trial(order)
     try:
-        job = order.space.point(config).job(config["seed"], order.output)
-        with _alone(job.folder):
+        job = order.space.point_of(config).trial_job(config["seed"], order.output)
+        with _lock_folder(job.folder):
             trial.run(job)
     except Exception as error:
         known = error if isinstance(error, UserError) else own_fault(error)
-        trial.report(trial.shown, None, failed=str(known or f"{type(error).__name__}: {error}"))
+        trial.report_score(trial.shown, None, failed=str(known or f"{type(error).__name__}: {error}"))
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Wait until no other process uses the run folder: one of a killed sweep may take a moment to end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as file:
-        lock(file.fileno(), wait=True)
+        lock_descriptor(file.fileno(), wait=True)
         yield
 
 
@@ -89,7 +89,7 @@ class Trial(Callback):
         shown: completed rounds at the last report.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: SweepContext) -> None:
         self._space, self._order, self.shown = order.space, order, 0
         if (checkpoint := tune.get_checkpoint()) is not None:  # the trial was paused
             with checkpoint.as_directory() as place:
@@ -105,7 +105,7 @@ class Trial(Callback):
             self.after_round(None, record)
         if job.folder.with_name(job.folder.name + STOPPED).exists():
             return
-        if job.finished:
+        if job.is_finished:
             run = Result.load(job.folder)
         else:
             engine = federation.engine
@@ -115,7 +115,7 @@ class Trial(Callback):
             made = federation.resume(job.folder) if begun else FederationRun(federation)
             made.in_group = isinstance(engine, Ray)
             run = made.run(callbacks=[self])
-        self.report(job.rounds, validation_score(run, self._space.metric))
+        self.report_score(job.rounds, validation_score(run, self._space.metric))
 
     def after_round(self, run: Run | None, record: Mapping[str, Any]) -> bool:
         """Report the round, after a checkpoint if the trial may be paused."""
@@ -123,13 +123,13 @@ class Trial(Callback):
         if "evaluation" in record and self.shown < done < self._rounds:
             if run is not None and self._space.scheduler["name"] in PAUSING:
                 run.save()
-            self.report(done, score)
+            self.report_score(done, score)
         return False
 
-    def report(self, done: int, score: float | None, **more: str) -> None:
+    def report_score(self, done: int, score: float | None, **more: str) -> None:
         """Report a score, or the worst one if there is none."""
         self.shown = done
-        result = {"round": done, "score": self._space.worst if score is None else score, **more}
+        result = {"round": done, "score": self._space.worst_score if score is None else score, **more}
         if self._space.scheduler["name"] not in PAUSING:
             tune.report(result)
             return

@@ -43,7 +43,7 @@ def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     result = federation.run([notes := Notes(last=1)])
     assert notes.told == [("start", 0, 0), 0, 1, "end"]
     assert (result.summary["completed"], result.complete) == (2, False)
-    manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest()
+    manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest_intact()
     assert not damage
     assert manifest is not None
     assert manifest.round == 2

@@ -19,7 +19,7 @@ from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, WandB, check_logger
 from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
 from rayfl.running.result import Result
-from rayfl.settings.imports import installed
+from rayfl.settings.imports import is_installed
 from tests.support.federations import bytes_of_run, small
 from tests.support.records import MadeUpRun, partition, record, write_run
 from tests.support.refusals import refused
@@ -194,8 +194,8 @@ def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "offline_runs").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert find_spec("offline_runs") is not None
-    assert not installed("offline_runs")
-    assert installed("tensorboard")
+    assert not is_installed("offline_runs")
+    assert is_installed("tensorboard")
 
 
 def test_loggers_on_the_command_line() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from rayfl import load_models
 from rayfl.__main__ import main
-from rayfl.commands.export import ENDINGS
+from rayfl.commands.export import MODEL_ENDINGS
 from rayfl.data import Synthetic
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet, ViT
@@ -94,10 +94,10 @@ def test_a_program_of_a_transformer(tmp_path, capsys):
 
 
 def test_both_formats_fit_into_one_folder(run, tmp_path, capsys):
-    for name in ENDINGS:
+    for name in MODEL_ENDINGS:
         arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
         assert main([*arguments, "--output", str(tmp_path)]) == 0
-    for name, ending in ENDINGS.items():
+    for name, ending in MODEL_ENDINGS.items():
         path = tmp_path / f"client-0-global{ending}"
         told = json.loads((tmp_path / f"{path.name}.json").read_text())
         assert told["format"] == name
@@ -136,7 +136,7 @@ def test_what_cannot_leave(run, arguments, why, capsys):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("name", "ending"), ENDINGS.items())
+@pytest.mark.parametrize(("name", "ending"), MODEL_ENDINGS.items())
 def test_a_folder_in_the_place_of_a_file(run, tmp_path, name, ending, capsys):
     path = tmp_path / f"model{ending}"
     path.mkdir()

@@ -22,8 +22,8 @@ from rayfl.methods import FML, METHODS, Ditto, FedAvg, FedCO2, FedProx
 from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.folder import Cell
 from rayfl.run import main
-from rayfl.settings.arguments import checked
-from rayfl.settings.description import PAPER_NAMES, config_of, deciding, dump, public_path
+from rayfl.settings.arguments import convert_value
+from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, public_path, result_settings
 from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -99,7 +99,7 @@ def around(made: Any, **arguments: Any) -> Federation:
 
 def again(federation: Federation, tmp_path: Path) -> Federation:
     path = tmp_path / "config.yaml"
-    path.write_text(dump(federation))
+    path.write_text(dump_config(federation))
     return federation_from(["--config", str(path)])
 
 
@@ -115,7 +115,7 @@ def test_what_is_recorded_is_made_again(cls: type, tmp_path: Path) -> None:
         together |= change
     for made in (cls(), cls(**together)):
         federation = around(made)
-        assert dump(again(federation, tmp_path)) == dump(federation)
+        assert dump_config(again(federation, tmp_path)) == dump_config(federation)
     assert {name: getattr(made, name) for name in together} == together
 
 
@@ -159,12 +159,12 @@ class Forgetful(FedAvg):
 def test_a_class_that_does_not_keep_an_argument_is_refused() -> None:
     """A class that does not keep an argument is refused by name."""
     with refused(BadCode, "Forgetful"):
-        dump(Federation(method=Forgetful()))
+        dump_config(Federation(method=Forgetful()))
 
 
 def test_options_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(dump(Federation(training=Training(lr=0.5, epochs=3), rounds=9)))
+    path.write_text(dump_config(Federation(training=Training(lr=0.5, epochs=3), rounds=9)))
     found = federation_from(["--config", str(path), "--training.lr", "0.25", "--rounds", "4"])
     assert (found.training.lr, found.training.epochs, found.rounds) == (0.25, 3, 4)
 
@@ -277,7 +277,7 @@ def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) ->
     """It leaves all defaults, but the configuration of a run can only have been damaged."""
     path = tmp_path / "blank.yaml"
     path.write_text(text)
-    assert dump(federation_from(["--config", str(path)])) == dump(Federation())
+    assert dump_config(federation_from(["--config", str(path)])) == dump_config(Federation())
     assert federation_from(["--rounds", "3", f"--config={path}"]).rounds == 3
     (run_folder / "config.yaml").write_text(text)
     with refused(Damaged, "config.yaml"):
@@ -381,7 +381,7 @@ def test_what_may_have_been_meant(options: str, kind: type[UserError], place: st
 
 def test_null_where_it_means_something() -> None:
     found = federation_from(["--averaging", "null", "--data.seed", "null"])
-    assert dump(found) == dump(Federation())
+    assert dump_config(found) == dump_config(Federation())
 
 
 def test_only_what_differs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,7 +427,7 @@ def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     federation = Federation(method=METHODS["FedProx"](mu=0.3), engine=Inline(), clients=5, rounds=5, seed=4)
-    (folder / "config.yaml").write_text(dump(federation))
+    (folder / "config.yaml").write_text(dump_config(federation))
     return folder
 
 
@@ -540,10 +540,10 @@ def test_arguments_that_do_not_exist_are_refused():
 )
 def test_what_fits_a_type(value, kind, fine):
     if fine:
-        checked("option", value, kind)
+        convert_value("option", value, kind)
     else:
         with refused(BadValue, "option"):
-            checked("option", value, kind)
+            convert_value("option", value, kind)
 
 
 def test_what_a_configuration_cannot_hold_is_refused():
@@ -570,7 +570,7 @@ def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
         participation=np.float32(0.5),
         seed=np.int64(2),
     )
-    assert dump(other) == dump(plain)
+    assert dump_config(other) == dump_config(plain)
     assert other.run().complete
     root = CIFAR10(root=tmp_path)
     assert config_of(small(tmp_path, data=root))["data"]["init_args"]["root"] == str(tmp_path)
@@ -606,7 +606,7 @@ def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
     for name, settings in (("dotted", dotted), ("nested", nested)):
         file = tmp_path / f"{name}.yaml"
         file.write_text(yaml.safe_dump(settings, sort_keys=False))
-        made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
+        made.append(dump_config(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
     assert made[0] == made[1]
     assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
 
@@ -652,7 +652,7 @@ def test_dotted_names_inside_of_nests(tmp_path: Path):
 def test_another_method_has_its_own_options(tmp_path: Path):
     """The ``mu`` of Ditto, which the configuration of a run names, is not that of FedProx."""
     file = tmp_path / "config.yaml"
-    file.write_text(dump(Federation(method=Ditto(), data=Synthetic(val_fraction=0.2))))
+    file.write_text(dump_config(Federation(method=Ditto(), data=Synthetic(val_fraction=0.2))))
     found = federation_from(["--config", str(file), "--method", "FedProx", "--data", "EmbeddedDigits"])
     assert found.method.mu == FedProx().mu
     assert found.data.val_fraction == 0
@@ -764,18 +764,18 @@ def test_what_decides_the_numbers():
             rounds=3, checkpoint_every=1, quiet=True, loggers=[], output="x", engine=Inline(threads=2)
         ),
     )
-    assert one.deciding() == other.deciding()
+    assert one.result_settings() == other.result_settings()
     here, there = (Federation(data=MNIST(root=root, verify=root == "here")) for root in ("here", "there"))
-    assert here.deciding() == there.deciding()
+    assert here.result_settings() == there.result_settings()
     for changed in (
         Federation(seed=1),
         Federation(training=Training(lr=0.2)),
         Federation(data=EmbeddedDigits(seed=3)),
     ):
-        assert one.deciding() != changed.deciding()
-    assert one.deciding()["method"] == "rayfl.methods.FedBN"
-    assert deciding({"a": {"b": [1, float("nan")]}, "c": float("inf")}) == {
+        assert one.result_settings() != changed.result_settings()
+    assert one.result_settings()["method"] == "rayfl.methods.FedBN"
+    assert result_settings({"a": {"b": [1, float("nan")]}, "c": float("inf")}) == {
         "a.b": [1, "NaN"],
         "c": "Infinity",
     }
-    assert one.deciding()["training.lr"] == Training().lr
+    assert one.result_settings()["training.lr"] == Training().lr

@@ -9,7 +9,7 @@ import pytest
 from rayfl import Result, evaluation
 from rayfl.commands import figure, report
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.report.formats import ENDINGS
+from rayfl.report.formats import SUFFIXES
 from tests.support.records import write_run
 from tests.support.refusals import told
 
@@ -24,7 +24,7 @@ def test_the_command_compares_runs(tmp_path, capsys):
 
 def test_the_table_is_written_in_every_format(tmp_path, capsys):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
-    files = [str(tmp_path / f"out{ending}") for ending in ENDINGS]
+    files = [str(tmp_path / f"out{ending}") for ending in SUFFIXES]
     assert report.main([*runs, "--save", *files]) == 0
     assert capsys.readouterr().err == ""
     for file in files:

@@ -14,7 +14,7 @@ from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
 from rayfl.run import main
 from rayfl.running.result import Result
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from tests.support.refusals import told
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
@@ -49,8 +49,8 @@ def test_config_of_a_run_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_quickstart() -> None:
     quickstart = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
-    assert dump(federation_from(["--config", str(quickstart)])) == dump(Federation(clients=5))
-    assert dump(federation_from([])) == dump(Federation())
+    assert dump_config(federation_from(["--config", str(quickstart)])) == dump_config(Federation(clients=5))
+    assert dump_config(federation_from([])) == dump_config(Federation())
 
 
 def test_a_method_of_the_users_own(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_is_told_in_a_line(
     def full(folder: object) -> None:
         raise ValueError("no table") from OSError(errno.ENOSPC, "no bytes written")
 
-    monkeypatch.setattr("rayfl.running.run.finish", full)
+    monkeypatch.setattr("rayfl.running.run.finish_records", full)
     assert main([*TINY, "--output", str(tmp_path / "run")]) == 2
     line = f"No space left on device: make room; then go on with --resume {tmp_path / 'run'}"
     assert capsys.readouterr().err.splitlines()[-1] == f"rayfl: error: {line}"

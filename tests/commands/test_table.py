@@ -15,10 +15,10 @@ from rayfl import Federation, table
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.jobs import cells
-from rayfl.jobs.cells import Job, Outcome, Runner
+from rayfl.jobs.cells import CellRunner, Job, TableOutcome
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from tests.support.own_modules import SCALED
 from tests.support.refusals import told
 from tests.support.tables import TINY, write
@@ -29,15 +29,15 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Runs cells in this process, which is faster, and keeps them."""
     found: list[Job] = []
 
-    def run(self: Runner, jobs: list[Job]) -> Outcome:
+    def run(self: CellRunner, jobs: list[Job]) -> TableOutcome:
         for job in jobs:
-            if not job.finished:
+            if not job.is_finished:
                 found.append(job)
                 own = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
                 federation_of(job.settings | own).run()
-        return Outcome()
+        return TableOutcome()
 
-    monkeypatch.setattr(Runner, "run", run)
+    monkeypatch.setattr(CellRunner, "run", run)
     return found
 
 
@@ -300,7 +300,7 @@ def test_a_folder_with_another_run(tmp_path, capsys, changes, says):
     folder = tmp_path / "runs" / "FedAvg" / "even" / "seed-0"
     folder.mkdir(parents=True)
     settings = Table.load(path).settings("FedAvg", "even", {"engine": "Inline", **changes})
-    (folder / "config.yaml").write_text(dump(federation_of(settings)))
+    (folder / "config.yaml").write_text(dump_config(federation_of(settings)))
     (folder / "metrics.jsonl").write_text('{"round": 0}\n')
     given = [path, "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--list"]
     assert table.main(given) == (2 if says else 0)
@@ -337,26 +337,26 @@ def test_a_cell_that_failed_in_its_first_round_may_be_corrected(tmp_path, capsys
 
 
 def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):
-    def run(self: Runner, jobs: list[Job]) -> Outcome:
+    def run(self: CellRunner, jobs: list[Job]) -> TableOutcome:
         self._tell("a line")
         self._shown(jobs[:1], jobs[1:])
-        return Outcome(failed={jobs[0]: "no room"}, elsewhere=[jobs[1]])
+        return TableOutcome(failed={jobs[0]: "no room"}, elsewhere=[jobs[1]])
 
-    monkeypatch.setattr(Runner, "run", run)
+    monkeypatch.setattr(CellRunner, "run", run)
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     assert table.main(given) == 1
     said = capsys.readouterr()
     assert "rayfl: failed: FedAvg, even, seed 0: no room" in said.err
     assert "left out: FedAvg, by class, seed 0 is being run by another process" in said.err
     assert "a line" in said.out
-    monkeypatch.setattr(Runner, "run", lambda self, jobs: Outcome(stopped=True))
+    monkeypatch.setattr(CellRunner, "run", lambda self, jobs: TableOutcome(stopped=True))
     assert table.main(given) == 130
     assert "the same command goes on" in capsys.readouterr().out
 
 
 def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     limits = []
-    monkeypatch.setattr(Runner, "run", lambda self, jobs: limits.append(self.limit) or Outcome())
+    monkeypatch.setattr(CellRunner, "run", lambda self, jobs: limits.append(self.limit) or TableOutcome())
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     assert table.main([*given, "--engine", "Ray"]) == 0
     assert table.main([*given, "--engine", "rayfl.engine.Ray"]) == 0

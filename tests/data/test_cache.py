@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl.data.dataset import Dataset
-from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
+from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, checksum, map_images, use_cache
 from rayfl.errors import Damaged, Missing, Shortage
 from rayfl.system import memory
 from tests.support.refusals import refused
@@ -37,7 +37,7 @@ class Decoder:
 def test_decoded_once_then_mapped(folder):
     decode = Decoder()
     for _ in range(3):
-        images, arrays = cached("pictures", ["key", 1], decode)
+        images, arrays = use_cache("pictures", ["key", 1], decode)
         assert isinstance(images, MappedImages)
         assert np.array_equal(images, IMAGES)
         assert np.array_equal(arrays["labels"], LABELS)
@@ -53,7 +53,7 @@ def test_mapped_images_have_the_checksum_of_those_in_memory(folder):
         names = {"class_names": ("c",), "domain_names": ("d",), "mean": (0.0,) * 3, "std": (1.0,) * 3}
         return Dataset(inputs=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
 
-    images, _ = cached("pictures", 1, Decoder())
+    images, _ = use_cache("pictures", 1, Decoder())
     assert images.crc is not None
     assert dataset(images).digest() == dataset(IMAGES).digest()
     assert images[1:].crc is None, "a part has another one"
@@ -63,12 +63,12 @@ def test_mapped_images_have_the_checksum_of_those_in_memory(folder):
 def test_another_key_is_another_file(folder):
     decode = Decoder()
     for key in (["a", 1], ["a", 2], {"b": 1}):
-        cached("pictures", key, decode)
+        use_cache("pictures", key, decode)
     assert decode.calls == len(list(folder.iterdir())) == 3
 
 
 def test_the_option_names_the_folder(folder, tmp_path):
-    cached("pictures", 1, Decoder(), str(tmp_path / "other"))
+    use_cache("pictures", 1, Decoder(), str(tmp_path / "other"))
     assert len(list((tmp_path / "other").iterdir())) == 1
     assert not folder.exists()
 
@@ -95,21 +95,21 @@ def damage(path, how):
 @pytest.mark.parametrize("how", ["cut", "a byte of an image", "", "rubbish", "of NumPy"])
 def test_damage_is_found_and_repaired(folder, caplog, how):
     decode = Decoder()
-    cached("pictures", 1, decode)
+    use_cache("pictures", 1, decode)
     (path,) = folder.iterdir()
     damage(path, how)
-    images, _ = cached("pictures", 1, decode)
+    images, _ = use_cache("pictures", 1, decode)
     assert np.array_equal(images, IMAGES)
     assert decode.calls == 2
     assert f"{path} is damaged" in caplog.text
-    cached("pictures", 1, decode)
+    use_cache("pictures", 1, decode)
     assert decode.calls == 2
 
 
 def test_without_verify_images_are_not_read_through(folder):
-    cached("pictures", 1, Decoder())
+    use_cache("pictures", 1, Decoder())
     damage(next(folder.iterdir()), "a byte of an image")
-    images, _ = cached("pictures", 1, Decoder(), verify=False)
+    images, _ = use_cache("pictures", 1, Decoder(), verify=False)
     assert (np.asarray(images) != IMAGES).sum() == 1
 
 
@@ -122,7 +122,7 @@ def test_two_at_once_leave_one_good_file(folder):
         both.wait(timeout=10)
         return Decoder()()
 
-    threads = [threading.Thread(target=lambda: found.append(cached("p", 1, decode)[0])) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(use_cache("p", 1, decode)[0])) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -141,17 +141,17 @@ def test_an_interrupted_write_leaves_nothing(folder, monkeypatch):
         stop()
 
     with pytest.raises(KeyboardInterrupt):
-        cached("pictures", 1, lambda: Decoded(IMAGES.shape, chunks(), {}))
+        use_cache("pictures", 1, lambda: Decoded(IMAGES.shape, chunks(), {}))
     assert list(folder.iterdir()) == []
     monkeypatch.setattr(os, "replace", stop)
     with pytest.raises(KeyboardInterrupt):
-        cached("pictures", 1, Decoder())
+        use_cache("pictures", 1, Decoder())
     assert list(folder.iterdir()) == []
 
 
 def test_where_nothing_can_be_written_images_stay_in_memory(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
-    images, arrays = cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    images, arrays = use_cache("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
     assert type(images) is np.ndarray
     assert np.array_equal(images, IMAGES)
     assert np.array_equal(arrays["labels"], LABELS)
@@ -164,7 +164,7 @@ def test_where_the_folder_is_closed_images_stay_in_memory(tmp_path, caplog, monk
 
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr(Path, "is_file", refuse)
-    images, _ = cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    images, _ = use_cache("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
     assert np.array_equal(images, IMAGES)
     assert "could not be written" in caplog.text
     assert "damaged" not in caplog.text
@@ -174,9 +174,9 @@ def test_images_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr(memory, "available_memory", lambda: IMAGES.size - 1)
     with refused(Shortage):
-        cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+        use_cache("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(memory, "available_memory", lambda: IMAGES.size)
-    cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    use_cache("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
 
 
 def test_a_closed_folder_of_images_is_named(tmp_path, monkeypatch):
@@ -185,11 +185,11 @@ def test_a_closed_folder_of_images_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     with refused(Missing, tmp_path):
-        content([tmp_path])
+        checksum([tmp_path])
 
 
 def test_only_the_name_of_the_file_travels(folder):
-    images, _ = cached("pictures", 1, Decoder())
+    images, _ = use_cache("pictures", 1, Decoder())
     packed = pickle.dumps(images, protocol=5)
     assert len(packed) < 400
     assert IMAGES[0].tobytes() not in packed
@@ -202,7 +202,7 @@ def test_only_the_name_of_the_file_travels(folder):
 
 
 def test_a_file_that_is_not_shared_is_named(folder):
-    images, _ = cached("pictures", 1, Decoder())
+    images, _ = use_cache("pictures", 1, Decoder())
     packed = pickle.dumps(images)
     path = Path(images.file)
     os.rename(path, path.with_suffix(".moved"))
@@ -215,8 +215,8 @@ def test_a_file_that_is_not_shared_is_named(folder):
 
 def test_what_is_mapped_stays_when_the_file_is_replaced(folder):
     """A run keeps what it has mapped when another one makes the file anew."""
-    images, _ = cached("pictures", 1, Decoder())
+    images, _ = use_cache("pictures", 1, Decoder())
     images.file.rename(images.file.with_suffix(".old"))
-    cached("pictures", 1, Decoder())
+    use_cache("pictures", 1, Decoder())
     images.file.with_suffix(".old").unlink()
     assert np.array_equal(images, IMAGES)

@@ -47,7 +47,7 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
     assert x.dtype == wanted.dtype
     assert torch.equal(x, wanted[[2, 0]])
     indices = torch.tensor([[2, 0], [1, 1]])
-    x, y = examples.batch(indices, *examples.drawn([indices], [torch.tensor([5, 6])]))
+    x, y = examples.batch(indices, *examples.draw_changes([indices], [torch.tensor([5, 6])]))
     assert torch.equal(x, wanted[torch.tensor([[2, 0], [1, 1]])])
     assert y.shape == (2, 2)
 

@@ -9,7 +9,7 @@ SPLITS = (TRAIN, VAL, TEST)
 
 @pytest.fixture(scope="module")
 def built():
-    return digits.build()
+    return digits.build_digits()
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def builds(built, monkeypatch):
         calls.append(1)
         return dict(built)
 
-    monkeypatch.setattr(digits, "build", build)
+    monkeypatch.setattr(digits, "build_digits", build)
     return calls
 
 
@@ -51,13 +51,13 @@ def test_shape_domains_and_sizes(cache, builds):
 
 
 def test_every_byte_is_the_same_when_made_anew(built):
-    again = digits.build()
+    again = digits.build_digits()
     assert all(np.array_equal(built[name], again[name]) for name in built)
 
 
 def test_sources_are_divided_by_image():
     labels = np.repeat(np.arange(10), 180)
-    parts = digits._split(labels, np.random.default_rng(0))
+    parts = digits._split_sources(labels, np.random.default_rng(0))
     everything = np.concatenate([parts[origin] for origin in SPLITS])
     assert np.array_equal(np.sort(everything), np.arange(1800))
     for origin, share in zip(SPLITS, (0.7, 0.1, 0.2)):
@@ -85,9 +85,9 @@ def test_each_drawing_gets_sources_of_its_own_part_only(monkeypatch):
     for domain in ("_plain", "_photo", "_inverted", "_lowres"):
         monkeypatch.setattr(digits, domain, follow(domain))
     monkeypatch.setattr(
-        digits, "_printed", lambda labels, origin, rng: np.zeros((len(labels), 3, 32, 32), np.uint8)
+        digits, "_draw_printed", lambda labels, origin, rng: np.zeros((len(labels), 3, 32, 32), np.uint8)
     )
-    digits.build()
+    digits.build_digits()
     used = {origin: set().union(*(s for (_, o), s in seen.items() if o == origin)) for origin in SPLITS}
     assert sum(map(len, used.values())) == 1797 == len(set().union(*used.values()))
     train = [set(sources) for (_, origin), sources in seen.items() if origin == TRAIN]
@@ -146,9 +146,9 @@ def test_ink_on_paper_and_grey_on_grey(monkeypatch):
     rng = np.random.default_rng(0)
     colours = np.full((40, 3, 1, 1), 0.2), np.full((40, 3, 1, 1), 0.6)
     monkeypatch.setattr(digits, "_colours", lambda n, rng: colours)
-    prints = digits._printed(np.arange(40) % 10, TRAIN, rng)
+    prints = digits._draw_printed(np.arange(40) % 10, TRAIN, rng)
     assert (prints.min(), prints.max()) == (0.2 * 255, 0.6 * 255)
-    full = digits._lowres(np.full((500, 8, 8), 255, np.uint8), TRAIN, rng)
+    full = digits._draw_lowres(np.full((500, 8, 8), 255, np.uint8), TRAIN, rng)
     assert full[..., 16, 16].mean() / 255 == pytest.approx(0.8, abs=0.02)
 
 

@@ -106,7 +106,7 @@ def test_quantity_below_one(originals, quantity, n, folder):
 
 def test_quantity_takes_whole_parts():
     for quantity, n in ((2, 1487), (3, 2231), (5, 3719), (10, 7438)):
-        assert DigitsFive(quantity=quantity)._wanted("MNIST", 7438) == n
+        assert DigitsFive(quantity=quantity)._images_in_use("MNIST", 7438) == n
 
 
 def test_too_few_for_the_quantity(originals):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, Training
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
-from rayfl.engine.process import CONTEXT, cap_gpu_memory, prepare_gpu
+from rayfl.engine.process import CUDA_CONTEXT_BYTES, cap_gpu_memory, prepare_gpu
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import Local
 from rayfl.record.folder import read_config
@@ -86,15 +86,15 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
 
 @pytest.mark.parametrize("here", [False, True])
 def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkeypatch, caplog):
-    monkeypatch.setattr("rayfl.engine.ray_workers.OnRay", MagicMock())
+    monkeypatch.setattr("rayfl.engine.ray_workers.RayEngineSession", MagicMock())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
     for share, asked, device in ((0.5, "auto", "cuda"), (0.5, "cpu", "cpu"), (0, "cpu", "cpu")):
         engine = Ray(gpus_per_actor=share, device=asked)
-        with engine.preparing("run"):
+        with engine.start_in_background("run"):
             assert (engine.resolve().device, caplog.records) == (device, [])
-    with Ray().preparing("trial", in_group=True):
+    with Ray().start_in_background("trial", in_group=True):
         assert caplog.records == []
-    with Ray().preparing("run"):
+    with Ray().start_in_background("run"):
         assert Ray().resolve().device == "cpu"
     assert ["engine.gpus_per_actor is 0" in record.message for record in caplog.records] == [True] * here
 
@@ -108,7 +108,7 @@ def test_shares_of_a_gpu_and_contexts_fit_the_card(card, share, monkeypatch):
     for each in (share, 0, 1):
         cap_gpu_memory(each)
     (cap,) = caps
-    assert cap == 0 or 1 / share * (cap * card + CONTEXT) == pytest.approx(card)
+    assert cap == 0 or 1 / share * (cap * card + CUDA_CONTEXT_BYTES) == pytest.approx(card)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
@@ -135,9 +135,9 @@ def test_a_gpu_uses_tf32_and_deterministic_kernels_only_if_asked_for(monkeypatch
 
 def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
     federation = small(tmp_path / "run", engine=Inline().resolve())
-    with federation.engine.preparing("run") as started:
-        workers = started.workers(federation.plan(), federation.federated_data())
-    workers.start(shrink=False)
+    with federation.engine.start_in_background("run") as started:
+        workers = started.make_workers(federation.plan(), federation.federated_data())
+    workers.start(allow_fewer=False)
     torch.use_deterministic_algorithms(True)  # as a run does that asks for it
     workers.close()
     assert not torch.are_deterministic_algorithms_enabled()

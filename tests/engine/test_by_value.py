@@ -8,7 +8,7 @@ import pytest
 
 from rayfl import Inline, Ray
 from rayfl.errors import Conflict
-from rayfl.system.own_code import digests
+from rayfl.system.own_code import code_digests
 from tests.support.federations import bytes_of_run, small
 from tests.support.own_modules import OwnModules
 from tests.support.refusals import refused
@@ -90,7 +90,7 @@ def test_what_cannot_be_sent_by_value_is_told_and_compared(
     sent = {}
     for text in (MINE, f"{MINE}\n{more}\n"):
         method = own_modules.load("own_method", text).Own()
-        sent[text] = put_by_value(method, digests(["own_method.Own"]))
+        sent[text] = put_by_value(method, code_digests(["own_method.Own"]))
         assert type(pickle.loads(sent[text])) is type(method)
     assert [record.name for record in caplog.records if record.name != "ray._private.worker"] == ["rayfl"]
     own_modules.load("own_method", f"{MINE}\n{more}\nFACTOR = 0.5\n")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.engine import client_states
-from rayfl.engine.client_states import AHEAD, ClientStates
+from rayfl.engine.client_states import READ_AHEAD_STATES, ClientStates
 from rayfl.errors import Shortage
 from rayfl.methods import Ditto, FedPer
 from rayfl.record import checkpoint
@@ -62,7 +62,7 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.written = self.read = 0
-        disk = client_states._Disk
+        disk = client_states._StateFile
         write, read = disk.write, disk.read
 
         def count_written(*arguments: Any) -> Any:
@@ -115,7 +115,7 @@ def test_it_is_a_dict(operations: list[Any], memory: int) -> None:
         elif name == "pop":
             assert same_bits(states.pop(given_[0], {}), expected.pop(given_[0], {}))
         elif name == "expect":
-            states.expect(given_[0])
+            states.expect_reads(given_[0])
         else:
             states.clear()
             expected.clear()
@@ -128,7 +128,7 @@ def test_no_more_stay_in_memory_than_allowed() -> None:
     """Beside these, there may be the one in use, and the one that takes its place."""
     states, alive = ClientStates(5 * SIZE), weakref.WeakSet[Tensor]()
     for _ in range(3):
-        states.expect(range(40))
+        states.expect_reads(range(40))
         for i in range(40):
             state = numbers(states[i]["w"][0].item() + 1 if i in states else i)
             alive.add(state["w"])
@@ -143,7 +143,7 @@ def test_those_that_have_stayed_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(10):
         states[i] = numbers(i)
     for _ in range(4):
-        states.expect(range(10))
+        states.expect_reads(range(10))
         for i in range(10):
             states[i] = numbers(states[i]["w"][0].item())
     assert counted.read == 4 * 4  # which is the best possible
@@ -153,18 +153,20 @@ def test_those_that_have_stayed_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_some_are_read_ahead_of_those_that_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many at first, and then with each that is read another one; those in memory are none of them."""
     states, asked = ClientStates(SIZE), list[int]()
-    for i in range(AHEAD + 5):
+    for i in range(READ_AHEAD_STATES + 5):
         states[i] = numbers(i)
     monkeypatch.setattr(os, "posix_fadvise", lambda file, start, size, advice: asked.append(start // size))
-    states.expect([0, *reversed(range(1, AHEAD + 5))])  # number i is the ith on the disk, from 1
-    assert asked == [i - 1 for i in reversed(range(5, AHEAD + 5))]
-    for turn, i in enumerate(reversed(range(1, AHEAD + 5)), 1):
+    states.expect_reads(
+        [0, *reversed(range(1, READ_AHEAD_STATES + 5))]
+    )  # number i is the ith on the disk, from 1
+    assert asked == [i - 1 for i in reversed(range(5, READ_AHEAD_STATES + 5))]
+    for turn, i in enumerate(reversed(range(1, READ_AHEAD_STATES + 5)), 1):
         assert states[i]["w"][0] == i
-        assert len(asked) == min(AHEAD + turn, AHEAD + 4)
+        assert len(asked) == min(READ_AHEAD_STATES + turn, READ_AHEAD_STATES + 4)
 
 
 def test_states_that_fit_touch_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_states, "_Disk", None)
+    monkeypatch.setattr(client_states, "_StateFile", None)
     for states in (ClientStates(), ClientStates(10 * SIZE)):
         for i in range(10):
             states[i] = numbers(i)
@@ -173,13 +175,13 @@ def test_states_that_fit_touch_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_of_what_is_free_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is shared among the workers of a machine."""
-    monkeypatch.setattr(client_states, "UNASKED", 0)
+    monkeypatch.setattr(client_states, "ALWAYS_KEPT_BYTES", 0)
     for workers in (1, 2):
         with monkeypatch.context() as patch:
             patch.setattr(client_states, "available_memory", lambda: float(20 * SIZE))
             counted = Counted(patch)
             states = ClientStates()
-            states.shared_by(workers)
+            states.set_worker_count(workers)
             for i in range(15):
                 states[i] = numbers(i)
             assert counted.written == 15 - 10 // workers
@@ -252,14 +254,14 @@ def test_a_full_disk_says_so(
     run = small(tmp_path / "run", method=Ditto(), rounds=3, engine=Inline(state_memory=0))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with refused(Shortage, client_states.overflow()):
+        with refused(Shortage, client_states.spill_folder()):
             run.run()
     resumed(tmp_path / "run").run()
     assert bytes_of_run(tmp_path / "run", settings=False) == from_memory[Ditto]
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_states, "overflow", lambda: tmp_path / "gone")
+    monkeypatch.setattr(client_states, "spill_folder", lambda: tmp_path / "gone")
     states = ClientStates(0)
     states[0] = numbers(0)
     with refused(Shortage, tmp_path / "gone"):
@@ -284,8 +286,8 @@ def test_a_checkpoint_of_large_states(tmp_path: Path, monkeypatch: pytest.Monkey
     small(tmp_path / "run", method=Ditto(), rounds=1, engine=pretend(count=3)).run()
     monkeypatch.undo()
     resumed(tmp_path / "run", {"rounds": 3}).run()
-    manifest = Checkpoints(tmp_path / "run" / "checkpoints").newest()[0]
-    together = Checkpoints(tmp_path / "together" / "checkpoints").newest()[0]
+    manifest = Checkpoints(tmp_path / "run" / "checkpoints").newest_intact()[0]
+    together = Checkpoints(tmp_path / "together" / "checkpoints").newest_intact()[0]
     assert manifest is not None
     assert together is not None
     assert manifest.clients_per_file == 1
@@ -303,4 +305,4 @@ def test_an_impossible_count_of_clients_per_file_is_damage(tmp_path: Path, count
     manifest = checkpoint.Manifest(1, checkpoints.write_server({}), {}, {}, {}, count)
     checkpoints.commit(manifest)
     with pytest.raises(UserError, match=r"manifest-000001\.json is damaged"):
-        checkpoints.newest()
+        checkpoints.newest_intact()

@@ -88,7 +88,7 @@ def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch, nobody: str) 
 
 
 def test_another_program_than_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "ANSWER", 0.05)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with refused(Shortage, "engine.address") as caught:
@@ -131,7 +131,7 @@ def test_a_cluster_is_stopped_where_nobody_waits_for_it_any_more(monkeypatch: py
     """As Ctrl-C does in a notebook, which would go on in it unasked."""
     left: list[bool] = []
     monkeypatch.setattr(cluster, "connect", lambda engine: lambda: left.append(True))
-    monkeypatch.setattr(cluster, "_parts", MagicMock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt), Ray().preparing("run"):
+    monkeypatch.setattr(cluster, "_ray_processes", MagicMock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), Ray().start_in_background("run"):
         pass
     assert left == [True]

@@ -13,7 +13,7 @@ from rayfl.data import IID, Synthetic
 from rayfl.errors import Conflict
 from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
 from rayfl.nets import CNN, CNNB, FedAvgCNN, LeNet
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -68,7 +68,7 @@ def test_a_list_of_nets_is_recorded_and_made_again(tmp_path: Path) -> None:
     made.run()
     again = federation_from(["--config", str(tmp_path / "run" / "config.yaml")])
     assert again.net == [LeNet(), CNN()]
-    assert dump(again) == (tmp_path / "run" / "config.yaml").read_text()
+    assert dump_config(again) == (tmp_path / "run" / "config.yaml").read_text()
     assert federation_from(["--net", "[LeNet, CNN]"]).net == [LeNet(), CNN()]
     assert federation_from(["--net", "LeNet"]).net == LeNet()
 

@@ -121,8 +121,8 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     found: list[list[int]] = []
     start = RayWorkers.start
 
-    def recording(self: RayWorkers, shrink: bool) -> None:
-        start(self, shrink)
+    def recording(self: RayWorkers, allow_fewer: bool) -> None:
+        start(self, allow_fewer)
         found.append([where["pid"] for where in (self.server_where, *self.where)])
 
     monkeypatch.setattr(RayWorkers, "start", recording)
@@ -179,14 +179,14 @@ def test_processes_that_are_busy_when_another_dies_go_on(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)
-    survive = RayWorkers.survive
+    keep_survivors = RayWorkers.keep_survivors
 
     def surviving(self: RayWorkers) -> None:
-        survive(self)
+        keep_survivors(self)
         os.write(pipe, bytes(1000))
 
-    monkeypatch.setattr(RayWorkers, "survive", surviving)
-    monkeypatch.setattr(ray_workers, "PATIENCE", 0.1)
+    monkeypatch.setattr(RayWorkers, "keep_survivors", surviving)
+    monkeypatch.setattr(ray_workers, "DRAIN_SECONDS", 0.1)
     small(tmp_path / "run", method=Busy(str(tmp_path)), engine=Ray(actors=2), rounds=ROUNDS).run()
     os.close(pipe)
     before, after = alive
@@ -274,7 +274,7 @@ def test_after_a_lack_of_memory_half_the_actors_go_on(
             ) from error
 
     monkeypatch.setattr(ray, "get", says_why)
-    monkeypatch.setattr(ray_workers, "LOOK", 0.0)  # and no others are started meanwhile
+    monkeypatch.setattr(ray_workers, "HOST_CHECK_SECONDS", 0.0)  # and no others are started meanwhile
 
     def wait_for_the_end_of_others(actors: list[int], server: int) -> list[int]:
         others = [process for process in psutil.process_iter() if process.pid in alive[0]]
@@ -307,9 +307,9 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
     federation = small(tmp_path / "run", method=Ditto(), rounds=ROUNDS)
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    manifest, _ = checkpoints.newest()
+    manifest, _ = checkpoints.newest_intact()
     assert manifest is not None
-    settings = {"division": manifest.settings["division"], **federation.deciding()}
+    settings = {"division": manifest.settings["division"], **federation.result_settings()}
     checkpoints.commit(replace(manifest, settings=settings))  # those there are of a method that dies
     federation.resume(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
@@ -352,7 +352,7 @@ def test_hosts_that_come_and_go(
 
     What they upload is added up there, in rounds 2 and, when the host leaves, 3.
     """
-    monkeypatch.setattr(ray_workers, "LOOK", 0.0)
+    monkeypatch.setattr(ray_workers, "HOST_CHECK_SECONDS", 0.0)
     calls: list[str] = []
     call = RayWorkers.call
 

@@ -93,7 +93,7 @@ def test_a_server_state_that_is_not_finite_stops_the_run(
     federation(tmp_path / "fine", Diverging(), **(settings | {"engine": INLINE, "rounds": 2})).run()
     records = [(tmp_path / run / "metrics.jsonl").read_text().splitlines()[:2] for run in ("run", "fine")]
     assert records[0] == records[1]
-    manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest()
+    manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest_intact()
     assert (manifest and manifest.round, damage) == (2, [])
     assert len(Result.load(tmp_path / "run").rounds) >= 2
 

@@ -305,9 +305,9 @@ def test_other_names_are_the_authors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_is_drawn_while_ray_comes_up_is_nobodys(when: str) -> None:
     """Whether Ray has begun to come up before what is watched, or afterwards."""
-    with guard.RAY_COMES_UP if when == "before" else nullcontext():
+    with guard.RAY_START_LOCK if when == "before" else nullcontext():
         watching = guard.Guard(FedAvg(), torch.device("cpu"), "local_update", "round 0")
-    with guard.RAY_COMES_UP if when == "after" else nullcontext():
+    with guard.RAY_START_LOCK if when == "after" else nullcontext():
         random.random()
         watching.check()
     late = guard.Guard(FedAvg(), torch.device("cpu"), "local_update", "round 0")

@@ -61,7 +61,7 @@ def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: 
 class Joining:
     """An actor on a host that has joined."""
 
-    def ready(self) -> dict[str, Any]:
+    def report_location(self) -> dict[str, Any]:
         """Return where it is."""
         return {"node": "c"}
 
@@ -77,7 +77,7 @@ def test_a_host_that_joins_with_another_rayfl_is_left_out(
         if round == 0:
             workers: Any = self.workers
             actor = ray.remote(num_cpus=0)(Joining).remote()
-            workers.joining = [(actor, up := actor.ready.remote())]
+            workers.joining = [(actor, up := actor.report_location.remote())]
             ray.wait([up])
             monkeypatch.setattr(ray_workers, "ask_hosts", refuse)
             left_out.append(actor)
@@ -90,7 +90,7 @@ def test_a_host_that_joins_with_another_rayfl_is_left_out(
     small(tmp_path / "run", engine=Ray(actors=1), rounds=1).run()
     assert "host c has another rayfl" in caplog.text
     with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(left_out[0].ready.remote())
+        ray.get(left_out[0].report_location.remote())
     line = json.loads((tmp_path / "run" / "engine.jsonl").read_text())
     assert [each["rayfl"].split()[0] for each in line["hosts"].values()] == ["sources"]
     assert len(line["actors"]) == 1

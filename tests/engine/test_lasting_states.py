@@ -163,4 +163,4 @@ def test_an_empty_state_takes_the_place_of_the_one_before(tmp_path: Path) -> Non
     resumed(split, {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
     checkpoints = Checkpoints(whole / "checkpoints")
-    assert [len(checkpoints.after(round).clients) for round in (3, 4)] == [1, 0]
+    assert [len(checkpoints.checkpoint_after(round).clients) for round in (3, 4)] == [1, 0]

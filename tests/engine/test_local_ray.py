@@ -82,7 +82,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def shared_by(family: list[psutil.Process]) -> set[Path]:
+def set_worker_count(family: list[psutil.Process]) -> set[Path]:
     """Return the names of shared memory that these processes use; what is deleted has none."""
     found = set()
     for process in family:
@@ -163,7 +163,7 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
         assert mode(run.home / ".ray" / "auth_token") == 0o600
         assert [mode(place) for place in (run.home / "tmp").iterdir()] == [0o700] * 2  # of Ray, and to spill
 
-        shared = shared_by(family)
+        shared = set_worker_count(family)
         os.killpg(run.process.pid, signal.SIGTERM)
         out, err = run.process.communicate(timeout=LIMIT)
         assert (run.process.returncode, err) == (130, "")
@@ -177,7 +177,7 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
 def test_what_a_run_leaves_that_ends_by_itself() -> None:
     with started("--rounds", "10") as run:
         family = under_way(run)
-        shared = shared_by(family)
+        shared = set_worker_count(family)
         run.process.communicate(timeout=LIMIT)
         assert run.process.returncode == 0
         assert run.left(family, shared) == []
@@ -186,7 +186,7 @@ def test_what_a_run_leaves_that_ends_by_itself() -> None:
 def test_what_a_killed_driver_leaves() -> None:
     with started("--rounds", "100000") as run:
         family = under_way(run)
-        shared = shared_by(family)
+        shared = set_worker_count(family)
         run.process.kill()
         assert run.left(family, shared) == []
 
@@ -195,7 +195,7 @@ def test_what_a_killed_driver_leaves() -> None:
 def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
     with started("--rounds", "100000", "--quiet", "true") as run:
         family = under_way(run)
-        shared = shared_by(family)
+        shared = set_worker_count(family)
         (victim,) = [process for process in family if process.name() == name]
         victim.kill()
         out, err = run.process.communicate(timeout=LIMIT)
@@ -241,7 +241,7 @@ def test_a_machine_that_is_too_busy_for_ray(
 
 
 def test_a_ray_that_starts_at_the_last_try(slow: list[str]) -> None:
-    assert local_ray.patiently(lambda times: ray.init() if times < 4 else times) == 4
+    assert local_ray.retry_start(lambda times: ray.init() if times < 4 else times) == 4
     assert slow == ["30", "60"]
 
 
@@ -345,10 +345,10 @@ def test_what_the_user_says_about_tokens_holds(
 
 def test_a_long_path_of_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray could not make its sockets there."""
-    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.LONGEST - 1))
-    assert local_ray.temporary_place() == os.environ["RAY_TMPDIR"]
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.MAX_FOLDER_BYTES - 1))
+    assert local_ray.temporary_folder() == os.environ["RAY_TMPDIR"]
     monkeypatch.chdir("/tmp")
     monkeypatch.setenv("RAY_TMPDIR", "here")
-    assert local_ray.temporary_place() == "/tmp/here"
-    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.LONGEST)
-    assert local_ray.temporary_place() == "/tmp"
+    assert local_ray.temporary_folder() == "/tmp/here"
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.MAX_FOLDER_BYTES)
+    assert local_ray.temporary_folder() == "/tmp"

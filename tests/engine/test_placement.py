@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.engine.placement import Reservation, place, reservation
+from rayfl.engine.placement import Reservation, place_groups, plan_reservation
 from rayfl.errors import Shortage
 from tests.support.refusals import refused
 
 
-def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, shrink=False):
-    return reservation(nodes, clients, actors, clients_per_actor, cpus, gpus, shrink)
+def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, allow_fewer=False):
+    return plan_reservation(nodes, clients, actors, clients_per_actor, cpus, gpus, allow_fewer)
 
 
 def node(cpus, gpus=0, memory=64e9):
@@ -168,7 +168,7 @@ def test_automatic_actors_are_no_more_than_the_memory_holds():
     ],
 )
 def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):
-    assert ask(nodes, **options, shrink=True) == expected
+    assert ask(nodes, **options, allow_fewer=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):
 )
 def test_what_may_come_is_not_refused(nodes, options, expected):
     assert (
-        reservation(
-            nodes, 100, *map(options.get, ("actors", "hosted", "cpus")), options.get("gpus", 0), comes=True
+        plan_reservation(
+            nodes, 100, *map(options.get, ("actors", "hosted", "cpus")), options.get("gpus", 0), may_grow=True
         )
         == expected
     )
@@ -192,7 +192,7 @@ def test_what_may_come_is_not_refused(nodes, options, expected):
 
 def test_a_cluster_on_which_nothing_is_left():
     with refused(Shortage, "engine.actors"):
-        ask([node(8)], actors=4, gpus=0.25, shrink=True)
+        ask([node(8)], actors=4, gpus=0.25, allow_fewer=True)
 
 
 # ---- groups
@@ -213,19 +213,19 @@ def rounds(draw):
 @given(rounds())
 def test_every_group_is_placed_whole_and_once_and_work_is_even(made):
     groups, costs, homes, actors = made
-    placed = place(groups, costs.__getitem__, homes.__getitem__, actors)
+    placed = place_groups(groups, costs.__getitem__, homes.__getitem__, actors)
     assert len(placed) == actors
     assert sorted(b for mine in placed for b in mine) == groups
     assert all(mine == sorted(mine) for mine in placed)
     loads = [sum(costs[b] for b in mine) for mine in placed]
     largest = max(costs.values(), default=0)
     assert max(loads) <= (sum(loads) / actors + largest) * (1 + 1e-5) + 1e-6
-    assert place(list(reversed(groups)), costs.__getitem__, homes.__getitem__, actors) == placed
+    assert place_groups(list(reversed(groups)), costs.__getitem__, homes.__getitem__, actors) == placed
 
 
 def test_clients_stay_at_home_where_work_is_even():
     groups = [(k,) for k in range(12)]
-    placed = place(groups, lambda b: 1.0, lambda b: (b[0] * 7) % 3, 3)
+    placed = place_groups(groups, lambda b: 1.0, lambda b: (b[0] * 7) % 3, 3)
     assert all((b[0] * 7) % 3 == actor for actor, mine in enumerate(placed) for b in mine)
 
 
@@ -233,22 +233,22 @@ def test_a_long_group_stays_at_home_where_home_is_as_free_as_any():
     """It exceeds the fair share wherever it goes."""
     costs = {(0,): 9.0, (1,): 1.0, (2,): 1.0}
     for home in range(3):
-        placed = place(list(costs), costs.__getitem__, {(0,): home, (1,): None, (2,): None}.get, 3)
+        placed = place_groups(list(costs), costs.__getitem__, {(0,): home, (1,): None, (2,): None}.get, 3)
         assert placed[home] == [(0,)]
 
 
 def test_clients_move_to_actors_that_would_be_idle():
     """All at home with actor 0: a third of the work each."""
-    placed = place([(k,) for k in range(9)], lambda b: 1.0, lambda b: 0, 3)
+    placed = place_groups([(k,) for k in range(9)], lambda b: 1.0, lambda b: 0, 3)
     assert [len(mine) for mine in placed] == [3, 3, 3]
 
 
 def test_long_groups_count_for_what_they_cost():
     costs = {(0, 1): 9.0, (2,): 3.0, (3,): 3.0, (4,): 3.0}
-    placed = place(list(costs), costs.__getitem__, lambda b: None, 2)
+    placed = place_groups(list(costs), costs.__getitem__, lambda b: None, 2)
     assert placed == [[(0, 1)], [(2,), (3,), (4,)]]
 
 
 def test_no_more_groups_than_actors():
-    placed = place([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
+    placed = place_groups([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
     assert sorted(len(mine) for mine in placed) == [0, 0, 1, 1]

@@ -81,7 +81,7 @@ def assert_gone(left: Closed) -> None:
     """See that no actor answers any more and that nothing is reserved."""
     for actor in [*left.actors, left.server]:
         with pytest.raises(ray.exceptions.RayActorError):
-            ray.get(actor.ready.remote(), timeout=60)
+            ray.get(actor.report_location.remote(), timeout=60)
     assert placement_group_table(left.reserved)["state"] == "REMOVED"
 
 
@@ -203,7 +203,7 @@ def busy(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_what_others_use_is_not_waited_for(
     tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "RESOURCE_SECONDS", 0.5)
     with refused(Shortage, "engine.wait"):
         small(tmp_path / "run", engine=Ray(actors=2)).run()
     (left,) = closed
@@ -221,7 +221,7 @@ def test_automatic_actors_take_what_is_free(
     inline: dict[str, bytes],
 ) -> None:
     """And say so."""
-    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "RESOURCE_SECONDS", 0.5)
     small(tmp_path / "auto", engine=Ray(), rounds=1).run()
     assert "where 1 CPU and 2 GPUs are free: 1 actor in the place of 4" in caplog.text
     assert len(closed[0].actors) == 1
@@ -232,7 +232,7 @@ def test_what_is_not_there_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: dict[str, bytes]
 ) -> None:
     """What is awaited is told, and what does not come is explained."""
-    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "RESOURCE_SECONDS", 0.5)
     monkeypatch.setattr(ray_workers, "PULSE", 0.2)
     engine, told = Ray(actors=2, cpus_per_actor=8, wait=0.6), []
     monkeypatch.setattr(ray_workers, "warn", told.append)
@@ -346,8 +346,8 @@ def test_a_gcs_that_is_away(
         return address[1] == gcs and (refused < 5 or not comes_back)
 
     monkeypatch.setattr(ray_workers, "PULSE", 0.01)
-    monkeypatch.setattr(cluster, "_refuses", refuses)
-    monkeypatch.setattr(cluster, "RECONNECT", 60.0 if comes_back else 0.05)
+    monkeypatch.setattr(cluster, "_refuses_connection", refuses)
+    monkeypatch.setattr(cluster, "RECONNECT_SECONDS", 60.0 if comes_back else 0.05)
     federation = small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1)
     if comes_back:
         federation.run()
@@ -392,9 +392,11 @@ def test_a_local_cluster_collects_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A local cluster collects what a dashboard shows only for a dashboard, and says where it is."""
-    ours, given = local_ray.UNREAD[0], local_ray.UNREAD[1]
+    ours, given = local_ray.DASHBOARD_VARIABLES[0], local_ray.DASHBOARD_VARIABLES[1]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
-    for name in local_ray.UNREAD:  # the second call says what to undo: the variable was not there
+    for (
+        name
+    ) in local_ray.DASHBOARD_VARIABLES:  # the second call says what to undo: the variable was not there
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv(given, "500")
@@ -402,7 +404,7 @@ def test_a_local_cluster_collects_only_for_a_dashboard(
 
     def start(**options: Any) -> SimpleNamespace:
         assert options["include_dashboard"] == dashboard
-        seen.update((name, os.environ.get(name)) for name in local_ray.UNREAD)
+        seen.update((name, os.environ.get(name)) for name in local_ray.DASHBOARD_VARIABLES)
         return SimpleNamespace(dashboard_url="127.0.0.1:8265")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -440,7 +442,7 @@ def test_a_local_cluster_spills_to_a_disk(
 @pytest.mark.parametrize("dashboard", [False, True])
 def test_a_local_cluster_waits_in_small_steps(dashboard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A local cluster waits in small steps and as long as ever."""
-    step, steps = local_ray.PROMPT
+    step, steps = local_ray.FAST_CONNECT
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in (step, steps):
         monkeypatch.setenv(name, "")
@@ -591,7 +593,7 @@ def test_state_lives_on_the_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         workers = self.workers
         states = workers.get([workers.call(k, "states_of", everyone) for k in range(len(workers))])
         held.append([set(mine) for mine in states])
-        assert all(dict.fromkeys(ids, k).items() <= self.homes.items() for k, ids in enumerate(held[-1]))
+        assert all(dict.fromkeys(ids, k).items() <= self.owner_of.items() for k, ids in enumerate(held[-1]))
         tensors.extend(tensors_in(self))
         return evaluate(self, *arguments)
 
@@ -624,7 +626,7 @@ def test_one_download_and_one_call_per_actor_and_round(
     assert len(set(trained)) == 3
     assert [trained.count(actor) for actor in set(trained)] == [3, 3, 3]
     counts = {name: [n for n, _ in calls].count(name) for name, _ in calls}
-    start = {"ready": 4, "share_memory": 3}
+    start = {"report_location": 4, "share_memory": 3}
     assert counts == start | {"train": 9, "aggregate": 3, "download": 1}  # later ones come with a step
 
     lines = engine_lines(tmp_path / "run")

@@ -21,13 +21,13 @@ from torch import Tensor
 from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
-from rayfl.engine.base import Plan, Started
-from rayfl.engine.inline import InlineWorkers, ThisProcess
+from rayfl.engine.base import EngineSession, Plan
+from rayfl.engine.inline import InlineEngineSession, InlineWorkers
 from rayfl.errors import Conflict, Damaged, InUse, Missing, Shortage
 from rayfl.methods import METHODS, Cohort, FedAvg, Method
 from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from rayfl.system import files
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from tests.hostile.cases_checkpoints import seal
@@ -206,7 +206,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
     federation = small(folder / "whole", method=METHODS["Ditto"](), rounds=40, checkpoint_every=3)
     config = folder / "config.yaml"
-    config.write_text(dump(federation))
+    config.write_text(dump_config(federation))
     federation.run()
     return config, folder / "whole"
 
@@ -468,7 +468,7 @@ def test_checkpoints_of_other_data(tmp_path: Path) -> None:
     """The data and their division are compared, too, where no setting tells them apart."""
     small(tmp_path / "run", rounds=2).run()
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    manifest, _ = checkpoints.newest()
+    manifest, _ = checkpoints.newest_intact()
     assert manifest
     checkpoints.commit(replace(manifest, settings=manifest.settings | {"division": "0" * 64}))
     with refused(Conflict, "data"):
@@ -479,15 +479,17 @@ class Broken(Inline):
     """An engine whose processes cannot take up a checkpoint."""
 
     @contextmanager
-    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+    def start_in_background(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> Iterator[EngineSession]:
         """Start what holds them."""
         yield Full()
 
 
-class Full(ThisProcess):
+class Full(InlineEngineSession):
     """A process without room for a state."""
 
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> InlineWorkers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> InlineWorkers:
         """Return processes that cannot be restored."""
         workers = InlineWorkers(plan, data)
 

@@ -110,11 +110,11 @@ def test_options_may_decide_it(tmp_path: Path) -> None:
 def test_the_settings_that_decide_a_run() -> None:
     """They have the rounds where a method uses them, and are those of before where none does."""
     one = small(Path("unused"))
-    assert "rounds" not in one.deciding()
-    assert not one.plan().goes_by_rounds
+    assert "rounds" not in one.result_settings()
+    assert not one.plan().depends_on_total_rounds
     one.method = Cooling()
-    assert one.deciding()["rounds"] == one.plan().rounds == 4
-    assert replace(one.plan(), rounds=7).goes_by_rounds
+    assert one.result_settings()["rounds"] == one.plan().rounds == 4
+    assert replace(one.plan(), rounds=7).depends_on_total_rounds
 
 
 def test_actors_see_it_too(tmp_path: Path, kept_actors: None) -> None:

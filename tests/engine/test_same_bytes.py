@@ -9,7 +9,7 @@ import pytest
 
 from rayfl import Inline, Ray, evaluation
 from rayfl.data import Dirichlet, Synthetic
-from rayfl.engine.base import Group
+from rayfl.engine.base import ClientGroup
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet, PFLResearchCNN
 from rayfl.training import Training
@@ -75,13 +75,13 @@ def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.Mo
     """A placement drawn at random moves state in most rounds; evaluation and checkpoints follow it."""
     rng = np.random.default_rng(0)
 
-    def anywhere(groups: list[Group], cost: Any, home: Any, actors: int) -> list[list[Group]]:
-        placed: list[list[Group]] = [[] for _ in range(actors)]
+    def anywhere(groups: list[ClientGroup], cost: Any, home: Any, actors: int) -> list[list[ClientGroup]]:
+        placed: list[list[ClientGroup]] = [[] for _ in range(actors)]
         for group in groups:
             placed[rng.integers(actors)].append(group)
         return placed
 
-    monkeypatch.setattr("rayfl.engine.session.place", anywhere)
+    monkeypatch.setattr("rayfl.engine.session.place_groups", anywhere)
     settings: dict[str, Any] = {"method": METHODS["SCAFFOLD"](), "rounds": 6, "participation": 0.7}
     folders = same(tmp_path, Inline(), Ray(actors=3), **settings)
     lines = (folders[1] / "engine.jsonl").read_text().splitlines()

@@ -13,7 +13,7 @@ from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
 from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
-from rayfl.running.settings import MANY
+from rayfl.running.settings import MANY_CLIENTS
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -104,7 +104,7 @@ def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
 
 
 def test_auto_is_together_for_many_clients(tmp_path: Path) -> None:
-    for clients, together in ((MANY, False), (MANY + 1, True)):
+    for clients, together in ((MANY_CLIENTS, False), (MANY_CLIENTS + 1, True)):
         assert small(tmp_path, clients=clients).plan().together is together
         assert small(tmp_path, clients=clients, scoring="each").plan().together is False
 

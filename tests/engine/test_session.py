@@ -67,18 +67,18 @@ def test_every_state_is_on_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
             placed[draw.integers(workers)].append(group)
         return placed
 
-    monkeypatch.setattr("rayfl.engine.session.place", anywhere)
+    monkeypatch.setattr("rayfl.engine.session.place_groups", anywhere)
     session, workers = opened(Ditto())
     moved = 0
     with session:
         for round in range(4):
-            before = dict(session.homes)
+            before = dict(session.owner_of)
             session.train(round, EVERYONE[round:])
-            now = sum(before.get(i, k) != k for i, k in session.homes.items())
+            now = sum(before.get(i, k) != k for i, k in session.owner_of.items())
             assert session.system_metrics.moved == now
             moved += now
             held = {k: set(workers.processes[k].states) for k in range(3)}
-            assert {i: k for k, ids in held.items() for i in ids} == session.homes
+            assert {i: k for k, ids in held.items() for i in ids} == session.owner_of
             assert sum(map(len, held.values())) == 6
     assert moved
     assert workers.calls["hand_over"] <= moved
@@ -115,8 +115,8 @@ def test_states_that_travel_have_memory_of_their_own() -> None:
     weights = Params({"a": torch.arange(3.0)}, frozenset("a"))
     sent = Download({"weights": weights, "n": 2}, {4: {"own": torch.ones(2)}}), States({7: {"w": weights}})
     download, states = pickle.loads(pickle.dumps(sent, protocol=5))
-    assert same_bits(download.of(1), {"weights": weights, "n": 2})
-    assert same_bits(download.of(4), {"weights": weights, "n": 2, "own": torch.ones(2)})
+    assert same_bits(download.for_client(1), {"weights": weights, "n": 2})
+    assert same_bits(download.for_client(4), {"weights": weights, "n": 2, "own": torch.ones(2)})
     assert isinstance(states, States)
     states[7]["w"]["a"].zero_()
     assert same_bits(download.everyone["weights"], weights)

@@ -7,7 +7,7 @@ from rayfl.errors import Shortage
 
 pytest.importorskip("ray")
 
-from rayfl.engine.ray_engine import share
+from rayfl.engine.ray_engine import trial_resources
 from tests.support.refusals import refused
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
@@ -32,7 +32,7 @@ NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
     ],
 )
 def test_shares(engine, trials, at_once, bundles, together):
-    found = share(engine, 20, NODES, trials, at_once)
+    found = trial_resources(engine, 20, NODES, trials, at_once)
     assert found.bundles == bundles
     assert found.at_once == together
     assert found.engine["engine.device"] == ("cuda" if "GPU" in bundles[0] else "cpu")
@@ -54,12 +54,12 @@ def test_shares(engine, trials, at_once, bundles, together):
 )
 def test_federations_without_actors_share_the_gpus(gpus, device, at_once, part):
     nodes = [{"CPU": 8.0, "GPU": float(count), "memory": 64e9} for count in gpus]
-    found = share(Inline(device=device, threads=2), 20, nodes, 50, at_once, comes=True)
+    found = trial_resources(Inline(device=device, threads=2), 20, nodes, 50, at_once, may_grow=True)
     assert (found.bundles[0]["CPU"], found.bundles[0].get("GPU", 0)) == (2.0, part)
 
 
 def test_a_trial_has_no_more_actors_than_clients():
-    assert len(share(Ray(), 2, NODES, 1, None).bundles) == 2
+    assert len(trial_resources(Ray(), 2, NODES, 1, None).bundles) == 2
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_trial_has_no_more_actors_than_clients():
 )
 def test_what_can_never_be_placed(engine, says):
     with refused(Shortage, "engine.actors") as caught:
-        share(engine, 20, NODES, 3, None)
+        trial_resources(engine, 20, NODES, 3, None)
     assert "a trial can never be placed" in str(caught.value)
     assert says in str(caught.value)
 
@@ -91,5 +91,5 @@ def test_what_can_never_be_placed(engine, says):
 )
 def test_nothing_is_refused_where_hosts_may_come(engine, at_once, bundles):
     """None is there but a head that trains nobody; trials ask for as many hosts as they need."""
-    found = share(engine, 20, [{"CPU": 0.0, "memory": 16e9}], 8, at_once, comes=True)
+    found = trial_resources(engine, 20, [{"CPU": 0.0, "memory": 16e9}], 8, at_once, may_grow=True)
     assert (found.bundles, found.at_once) == (bundles, at_once)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
-from rayfl.data.readers.cache import Decoded, MappedImages, cached
+from rayfl.data.readers.cache import Decoded, MappedImages, use_cache
 
 ray: Any = pytest.importorskip("ray")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("ray_runtime")
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
-    mapped, _ = cached("x", 1, lambda: Decoded((40, 3, 8, 8), [images], {}), str(tmp_path))
+    mapped, _ = use_cache("x", 1, lambda: Decoded((40, 3, 8, 8), [images], {}), str(tmp_path))
     dataset = Dataset(
         mapped,
         np.zeros(40, np.int64),
@@ -32,9 +32,9 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
     )
     data = FederatedData(dataset, (ClientData(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
     cluster = clusters.Cluster(None)
-    cluster.wait()
+    cluster.wait_until_up()
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
-    found = cluster.put(data).dataset.inputs
+    found = cluster.put_data(data).dataset.inputs
     assert isinstance(found, MappedImages) == (hosts == 1)
     assert np.array_equal(found, images)
     assert not found.flags.writeable  # in the file or in the object store, not a copy
@@ -44,6 +44,6 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
     kind = "MappedImages" if hosts == 1 else "ndarray"
     assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), kind)
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * 2)
-    cluster.reach_all(data)  # another host has joined, where it was one
+    cluster.share_with_new_hosts(data)  # another host has joined, where it was one
     assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), "ndarray")
     cluster.close()

@@ -137,7 +137,7 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
     expected = train(plan(spoil), WHOLE, score_splits=("test",))
     assert min(expected[2].seconds.values()) > 0
     for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two groups
-        monkeypatch.setattr("rayfl.engine.worker.TOGETHER", at_a_time)
+        monkeypatch.setattr("rayfl.engine.worker.LOOP_CHUNK", at_a_time)
         found = train(plan(spoil), WHOLE, score_splits=("test",))
         assert same_bits(found[1], expected[1])
         assert same_bits(found[0].states, expected[0].states)
@@ -313,7 +313,7 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
                 session.train(round, [cohort])
                 if round % 2:
                     session.save(tmp_path, round + 1, {}, {})
-            found, _ = Checkpoints(tmp_path).newest()
+            found, _ = Checkpoints(tmp_path).newest_intact()
             assert found is not None
             kept: dict[int, Any] = {}
             for name in found.clients.values():

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models, resumed
 from rayfl.commands.run import federation_from
 from rayfl.data import DomainPerClient, Synthetic
-from rayfl.engine.travel import NOTHING
+from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.errors import BadValue, Conflict, Unknown
 from rayfl.evaluation.score import ClientScores, Score
 from rayfl.methods import METHODS, Ditto, FedAvg, FedBN, FedCO2, FedProto, Local, Method
 from rayfl.nets import CNNB, LeNet
 from rayfl.randomness import generator, seed_of
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
@@ -30,7 +30,7 @@ from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
 
 DATA = ragged()
-TINY, WIDER = "rayfl.testing.by_hand.tiny", "rayfl.testing.by_hand.wider"
+TINY, WIDER = "rayfl.testing.by_hand.tiny", "rayfl.testing.by_hand.tiny_wide"
 MODES = {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.3}
 
 
@@ -42,14 +42,14 @@ def tuned(
     worker.plan = replace(worker.plan, finetune=Finetune(**{"epochs": 1, **options}))
     download = run.server.download([i for group in groups for i in group])
     cut = [tuple(group) for group in groups]
-    found = worker.finetune(max(0, len(run.results) - 1), download, cut, ("test",), NOTHING, untrained)
+    found = worker.finetune(max(0, len(run.results) - 1), download, cut, ("test",), EMPTY_DOWNLOAD, untrained)
     assert all(set(scores["test"]) == {"finetuned"} for scores in found.values())
     return {i: scores["test"]["finetuned"] for i, scores in found.items()}
 
 
 def plain(run: Run, client: int, w: State) -> nn.Module:
     """Return the client's net as a module with these weights."""
-    module = run.worker.client(client, 0).net._built()
+    module = run.worker.client(client, 0).net._build_module()
     assert not module.load_state_dict(dict(w), strict=False).missing_keys  # PyTorch adds counts of batches
     return module
 
@@ -279,7 +279,7 @@ def test_it_can_be_the_headline_and_models_are_those_before(tmp_path: Path) -> N
 def test_the_command_line_and_the_configuration(tmp_path: Path) -> None:
     made = federation_from(["--method", "FedAvg", "--finetune.epochs", "3", "--finetune.part", "head"])
     assert made.finetune == Finetune(epochs=3, part="head")
-    (tmp_path / "config.yaml").write_text(dump(made))
+    (tmp_path / "config.yaml").write_text(dump_config(made))
     assert federation_from(["--config", f"{tmp_path / 'config.yaml'}"]).finetune == made.finetune
 
 

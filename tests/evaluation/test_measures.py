@@ -15,7 +15,7 @@ from torch import Tensor
 from rayfl import Federation, Inline, Ray, Result, UserError, resumed
 from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
-from rayfl.commands.report import report
+from rayfl.commands.report import report_runs
 from rayfl.commands.run import federation_from
 from rayfl.data import Dirichlet, Pathological, Synthetic
 from rayfl.errors import BadCode, BadValue, Damaged, Missing, Unknown
@@ -91,7 +91,7 @@ def test_own_functions_spoil_nothing_for_others(monkeypatch: pytest.MonkeyPatch)
     assert value("tests.support.metrics.scaled", scores) == 0.5
     assert torch.equal(scores, BY_HAND)
     assert value("tests.support.metrics.infinite") is None
-    monkeypatch.setattr("rayfl.evaluation.measures.LARGEST", 0.5)
+    monkeypatch.setattr("rayfl.evaluation.measures.LARGEST_VALUE", 0.5)
     assert value("tests.support.metrics.scaled") == 0.5  # the largest of all is still a number
 
 
@@ -297,7 +297,7 @@ def test_damaged_columns_are_refused(run: Result, tmp_path: Path, column: Any) -
 
 
 def test_reports_show_a_metric(run: Result, capsys: pytest.CaptureFixture[str]) -> None:
-    report([str(run.folder)], measure="f1")
+    report_runs([str(run.folder)], measure="f1")
     shown = capsys.readouterr().out
     assert "Test f1" in shown
     expected = run.rounds.iloc[-1]["f1/test/after_aggregation/global"]
@@ -305,7 +305,7 @@ def test_reports_show_a_metric(run: Result, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(
         UserError, match=r"--measure kappa: no run has recorded .*auroc, calibration_error, f1"
     ):
-        report([str(run.folder)], measure="kappa")
+        report_runs([str(run.folder)], measure="kappa")
 
 
 def test_pictures_show_a_metric(run: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

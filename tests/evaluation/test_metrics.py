@@ -360,7 +360,7 @@ def test_patience_ends_a_run_early(rounds, val, early):
     assert summary(people([10]), records, protocol, rounds=9)["early"] is early
     # round by round, as a run sees them
     validation, patience = Validation(people([10]), protocol), Patience(protocol.patience)
-    ends = [patience.ends(record["round"], validation.accuracy(record)) for record in records]
+    ends = [patience.ends_run(record["round"], validation.accuracy(record)) for record in records]
     assert ends == [False] * (len(val) - 1) + [early]
 
 
@@ -450,7 +450,7 @@ def test_a_round_without_an_evaluation_has_no_accuracy():
 
 
 def test_a_history_without_rounds_has_an_empty_summary():
-    found = summarise(History(Population.empty()), DEFAULT, 7)
+    found = summarise(History(Population.without_clients()), DEFAULT, 7)
     assert (found["completed"], found["views"], found["headline"], found["loss"]) == (0, [], None, None)
 
 

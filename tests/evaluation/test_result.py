@@ -7,7 +7,7 @@ import pytest
 from rayfl import evaluation
 from rayfl.errors import UserError
 from rayfl.record.folder import RunFolder
-from rayfl.running.result import Result, finish
+from rayfl.running.result import Result, finish_records
 from tests.support.records import partition, record, write_run
 
 
@@ -38,7 +38,7 @@ def test_clients_without_data_or_score_have_no_row(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "rounds: 1\n")
     folder.write_partition(split)
     folder.append_metrics(made)
-    result = finish(folder)
+    result = finish_records(folder)
     tests = result.clients[result.clients["part"] == "test"]
     assert tests["client"].tolist() == [0, 3]
     assert tests["domain"].isna().tolist() == [False, True]

@@ -6,7 +6,7 @@ import torch
 
 from rayfl.commands.run import federation_from
 from rayfl.errors import Conflict
-from rayfl.jobs.table_file import layered
+from rayfl.jobs.table_file import merge_layers
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, Local, SignFlip, TopK, Wrapper
 from tests.support.by_hand import federate, points
 from tests.support.examples import EXAMPLES, example
@@ -57,5 +57,5 @@ def test_cells_of_the_tables_are_wrapped_methods() -> None:
 def test_another_wrapped_method_drops_the_options_of_the_one_before() -> None:
     base = {"method": "TopK", "method.share": 0.5, "method.of": "FedProx", "method.of.mu": 0.1}
     kept = {key: value for key, value in base.items() if key != "method.of.mu"}
-    assert layered(base, {"method.of": "FedBN"}) == {**kept, "method.of": "FedBN"}
-    assert layered(base, {"method.of": "FedProx"}) == base
+    assert merge_layers(base, {"method.of": "FedBN"}) == {**kept, "method.of": "FedBN"}
+    assert merge_layers(base, {"method.of": "FedProx"}) == base

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown, UserError
-from tests.hostile.harness import LONGEST, Case
+from tests.hostile.harness import MAX_LINE, Case
 
 BILLION = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{here}: &{here} [{', '.join([f'*{before}'] * 10)}]\n" for before, here in zip("abcdefgh", "bcdefghi")
@@ -262,4 +262,4 @@ CASES = [
         files={"c.yaml": "training: t.yaml", "t.yaml": "lr: 0.5"},
     ),
 ]
-assert LONGEST < 5000  # so that the long ones show that values are cut
+assert MAX_LINE < 5000  # so that the long ones show that values are cut

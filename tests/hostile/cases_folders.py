@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.commands.table import plan
+from rayfl.commands.table import plan_cells
 from rayfl.errors import Damaged, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table
@@ -56,7 +56,7 @@ def _table() -> Path:
     folder = Path(_made.name, "table")
     folder.mkdir()
     (folder.parent / "table.yaml").write_text(yaml.safe_dump(TABLE))
-    (cell,), _ = plan(Table.load(folder.parent / "table.yaml"), ["R"], ["C"], [0], {}, folder)
+    (cell,), _ = plan_cells(Table.load(folder.parent / "table.yaml"), ["R"], ["C"], [0], {}, folder)
     federation_of(cell.settings | {"seed": 0, "output": str(cell.folder)}).run()
     return folder
 

@@ -31,7 +31,7 @@ from tests.support import refusals
 from tests.support.federations import small
 
 SECONDS = 20  # until a case counts as one that hangs; no case takes one
-LONGEST = 2000  # characters of a line of error
+MAX_LINE = 2000  # characters of a line of error
 CANARY = "CANARY"
 """What a command that must not run would make: a file of this name in the case's folder."""
 
@@ -199,7 +199,7 @@ def _check_said(case: Case, out: str, err: str) -> None:
         assert len(lines) == 1, f"not one line: {err}"
         assert lines[0].startswith("rayfl: error: "), err
         assert lines[0].isprintable(), f"control characters: {lines[0]!r}"
-        assert len(lines[0]) <= LONGEST, f"{len(lines[0])} characters"
+        assert len(lines[0]) <= MAX_LINE, f"{len(lines[0])} characters"
     else:
         text = out + err
     for word in words:

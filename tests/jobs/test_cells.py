@@ -10,7 +10,7 @@ import pytest
 
 from rayfl.federation import federation_of
 from rayfl.jobs import cells
-from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
+from rayfl.jobs.cells import CellRunner, Job, TableOutcome, remaining_seconds
 from rayfl.record.folder import read_config
 from tests.support.federations import bytes_of_run
 
@@ -45,13 +45,13 @@ class Watch:
 
     def show(self, running: list[Job], waiting: list[Job]) -> None:
         self.most = max(self.most, len(running))
-        if self.act and running and all(len(job.seconds()) >= self.rounds for job in running):
+        if self.act and running and all(len(job.round_seconds()) >= self.rounds for job in running):
             act, self.act = self.act, None
             act()  # type: ignore[operator]
 
 
-def run(jobs: list[Job], watch: Watch, at_once: int | None = 2) -> Outcome:
-    runner = Runner(at_once, watch.told.append, watch.show)
+def run(jobs: list[Job], watch: Watch, at_once: int | None = 2) -> TableOutcome:
+    runner = CellRunner(at_once, watch.told.append, watch.show)
     if watch.act == "kill":
         watch.act = lambda: runner._running[0].process.kill()
     return runner.run(jobs)
@@ -70,10 +70,10 @@ def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> No
     outcome = run([one], watch)
     assert watch.told[0] == f"Ditto, even, seed 4: started after {stopped_after} rounds"
     assert list(outcome.failed.values()) == ["killed by SIGKILL; too little memory?"]
-    assert not one.finished
+    assert not one.is_finished
 
-    assert run([one], Watch()) == Outcome()
-    assert one.finished
+    assert run([one], Watch()) == TableOutcome()
+    assert one.is_finished
     whole = {**SETTINGS, "rounds": ROUNDS, "seed": 4, "quiet": True}
     federation_of(whole | {"output": str(tmp_path / "whole")}).run()
     assert bytes_of_run(one.folder) == bytes_of_run(tmp_path / "whole")
@@ -89,25 +89,27 @@ def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monk
     assert list(outcome.failed) == [bad]
     assert "client 2" in outcome.failed[bad]
     assert watch.most == 2
-    assert fine.finished
+    assert fine.is_finished
 
     def refused(*arguments: object, **more: object) -> None:
         raise AssertionError("a finished cell was started")
 
     monkeypatch.setattr(cells.subprocess, "Popen", refused)
     before = (fine.folder / "metrics.jsonl").stat().st_mtime_ns
-    assert run([fine], Watch()) == Outcome()
-    Runner(1, print, print)._start(fine, Outcome())  # as if another process had finished it just now
+    assert run([fine], Watch()) == TableOutcome()
+    CellRunner(1, print, print)._start_cell(
+        fine, TableOutcome()
+    )  # as if another process had finished it just now
     assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
 
 
 def test_a_cell_goes_on_with_the_changes_of_its_table(tmp_path: Path) -> None:
     """A table that was tried with one round and then has those of its file has changed none."""
     cell = {"table": "t", "row": "Ditto", "column": "even", "changed": ["rounds=1"]}
-    assert run([job(tmp_path / "cell", rounds=1, cell=cell)], Watch()) == Outcome()
+    assert run([job(tmp_path / "cell", rounds=1, cell=cell)], Watch()) == TableOutcome()
     whole = job(tmp_path / "cell", rounds=2, cell=cell | {"changed": []})
     watch = Watch()
-    assert run([whole], watch) == Outcome()
+    assert run([whole], watch) == TableOutcome()
     assert watch.told[0].endswith("started after 1 round")
     assert read_config(whole.folder)["cell"]["changed"] == []
 
@@ -117,37 +119,37 @@ def test_a_cell_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     with mine.log.open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         outcome = run([mine], Watch())
-    assert outcome == Outcome(elsewhere=[mine])
+    assert outcome == TableOutcome(elsewhere=[mine])
 
 
 def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) -> None:
     mine = job(tmp_path / "cell", rounds=1)
     (mine.folder / "checkpoints").mkdir(parents=True)
-    runner = Runner(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
+    runner = CellRunner(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
     (mine.folder / "summary.json").write_text(json.dumps({"completed": 1}))
 
     class Done:
         returncode = 0
 
     with mine.log.open("ab") as log:
-        runner._end(cells.Process(mine, Done(), log, 0), Outcome())  # type: ignore[arg-type]
+        runner._finish_cell(cells.RunningCell(mine, Done(), log, 0), TableOutcome())  # type: ignore[arg-type]
     assert not (mine.folder / "checkpoints").exists()
     (mine.folder / "checkpoints").mkdir()  # of a cell that an earlier command has finished
     with mine.log.open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        assert runner.run([mine]) == Outcome()
+        assert runner.run([mine]) == TableOutcome()
         assert (mine.folder / "checkpoints").exists(), "another process goes on with it"
-    assert runner.run([mine]) == runner.run([mine]) == Outcome()
+    assert runner.run([mine]) == runner.run([mine]) == TableOutcome()
     assert not (mine.folder / "checkpoints").exists()
 
 
 def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> None:
-    runner = Runner(None, print, print)
+    runner = CellRunner(None, print, print)
     runner.limit = 3
     assert runner._has_room()
     running = job(tmp_path / "cell")
     running.folder.mkdir()
-    own = cells.Process(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
+    own = cells.RunningCell(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
     own.process.kill()
     own.process.wait()
     own.peak = 800
@@ -192,13 +194,13 @@ def test_remaining_time(tmp_path: Path) -> None:
 def test_why_a_process_has_failed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("round 1/2\nrayfl: error: data.root is missing\n")
-    assert cells._reason(log, 2) == "data.root is missing"
-    assert cells._reason(log, -signal.SIGKILL) == "killed by SIGKILL; too little memory?"
+    assert cells._failure_reason(log, 2) == "data.root is missing"
+    assert cells._failure_reason(log, -signal.SIGKILL) == "killed by SIGKILL; too little memory?"
     log.write_text("Traceback\n  File\nValueError: no\n\n")
-    assert cells._reason(log, 1) == "ended with code 1: ValueError: no"
-    assert cells._reason(log, -signal.SIGTERM) == "killed by SIGTERM"
+    assert cells._failure_reason(log, 1) == "ended with code 1: ValueError: no"
+    assert cells._failure_reason(log, -signal.SIGTERM) == "killed by SIGTERM"
     log.write_text("")
-    assert cells._reason(log, 3) == "ended with code 3: no output"
+    assert cells._failure_reason(log, 3) == "ended with code 3: no output"
 
 
 def test_each_gpu_gets_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +209,8 @@ def test_each_gpu_gets_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert cells.automatic_jobs() == 2
-    assert [cells._environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["3", "5", "3"]
+    assert [cells._process_environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["3", "5", "3"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert "CUDA_VISIBLE_DEVICES" not in cells._environment(0)
+    assert "CUDA_VISIBLE_DEVICES" not in cells._process_environment(0)
     assert cells.automatic_jobs() >= 1

@@ -26,8 +26,8 @@ def test_plain_lines(tmp_path: Path) -> None:
     cells = two_cells(tmp_path)
     out = io.StringIO()
     with TableProgress(cells, 2, interval=0, console=Console(file=out, width=40)) as shown:
-        shown.tell("FedBN, begun, seed 0: started [now]")
-        shown.show(cells[1:], [])
+        shown.print_line("FedBN, begun, seed 0: started [now]")
+        shown.show_jobs(cells[1:], [])
     assert out.getvalue().splitlines() == [
         "FedBN, begun, seed 0: started [now]",
         "1/2 cells finished; FedBN, begun, seed 0: round 4/10; ETA 0:00:18",
@@ -40,7 +40,7 @@ def test_cells_that_do_not_go_on_need_no_time(tmp_path: Path) -> None:
     out = io.StringIO()
     console = Console(file=out, width=40)
     with TableProgress(cells, 1, interval=0, console=console, items="trials") as shown:
-        shown.show([], [])
+        shown.show_jobs([], [])
     assert out.getvalue().splitlines() == ["1/2 trials finished; ETA 0:00:00"]
 
 
@@ -53,8 +53,8 @@ def test_bars_on_a_terminal(tmp_path: Path, monkeypatch) -> None:
     assert "1/2 cells" in out.getvalue()
     monkeypatch.setattr(progress, "REFRESH", 0.0)
     with shown:
-        shown.show(cells[1:], [])
-        shown.show(cells[1:], [])
+        shown.show_jobs(cells[1:], [])
+        shown.show_jobs(cells[1:], [])
     text = out.getvalue()
     for part in ("14/20 rounds ETA 0:00:18", "FedBN, begun, seed 0", " 4/10 rounds"):
         assert part in text

@@ -11,8 +11,8 @@ from rayfl.data import MNIST, EmbeddedDigits
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.jobs.table_file import Table, first_seeds
 from rayfl.methods import METHODS
-from rayfl.settings.description import dump
-from rayfl.settings.reader import layered
+from rayfl.settings.description import dump_config
+from rayfl.settings.reader import merge_layers
 from rayfl.tune.space import Space
 from tests.support.refusals import refused
 from tests.support.tables import TINY, write
@@ -33,13 +33,13 @@ def test_later_layers_win(tmp_path):
 
 def test_options_of_one_class_are_not_given_to_another():
     base = {"data": "CIFAR10", "data.partition": "Dirichlet", "data.partition.alpha": 0.3, "clients": 4}
-    assert layered(base, {"data": "Synthetic"}) == {"data": "Synthetic", "clients": 4}
-    assert layered(base, {"data.partition": "IID"}) == {
+    assert merge_layers(base, {"data": "Synthetic"}) == {"data": "Synthetic", "clients": 4}
+    assert merge_layers(base, {"data.partition": "IID"}) == {
         "data": "CIFAR10",
         "data.partition": "IID",
         "clients": 4,
     }
-    assert layered(base, {"data": "CIFAR10", "data.noise": 5}) == base | {"data.noise": 5}
+    assert merge_layers(base, {"data": "CIFAR10", "data.noise": 5}) == base | {"data.noise": 5}
 
 
 def test_methods_that_are_missing(tmp_path):
@@ -53,8 +53,8 @@ def test_methods_that_are_missing(tmp_path):
         with refused(kind, place):
             Table.load(write(tmp_path, wrong))
     table = Table.load(write(tmp_path))
-    assert table.lacks({"method": "FedNova"}) == "FedNova"
-    assert table.lacks({"method": "mine.Own"}) is None
+    assert table.missing_method({"method": "FedNova"}) == "FedNova"
+    assert table.missing_method({"method": "mine.Own"}) is None
 
 
 def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
@@ -112,7 +112,7 @@ def test_another_class_drops_options_of_a_cell(tmp_path):
     found = federation_from(
         ["--config", path, "--row", "FedAvg", "--column", "even", "--data", "EmbeddedDigits"]
     )
-    assert dump(Federation(data=found.data)) == dump(Federation())
+    assert dump_config(Federation(data=found.data)) == dump_config(Federation())
 
 
 @pytest.mark.parametrize(

@@ -427,8 +427,8 @@ def test_fedcp(monkeypatch):
     Round 0: the own head steps from 0 to (1/4, 0), the global one is frozen at 0, and the server gets half
     of their sum, (1/8, 0). Round 1: the logits are 1/2 (1/4 + 1/8) = 3/16, the own head's step s(-3/8) / 2.
     """
-    monkeypatch.setattr(FedCP, "_policy", lambda self, initial: policy_of_zeros())
-    monkeypatch.setattr(fedcp, "gumbel", lambda key, count, like: torch.zeros(count, 2, 2).to(like))
+    monkeypatch.setattr(FedCP, "_initial_policy", lambda self, initial: policy_of_zeros())
+    monkeypatch.setattr(fedcp, "gumbel_noise", lambda key, count, like: torch.zeros(count, 2, 2).to(like))
     run = federate(FedCP(), ONE, cohorts=2, lr=1.0)
     assert_row(head(run.clients[0][0]["head"]), [1 / 4, 0])
     assert_row(head(run.servers[0]["head"]), [1 / 8, 0])
@@ -452,7 +452,7 @@ def test_fedcp_divides_features_by_the_policys_softmax():
     policy["shift"][0] = math.log(3)
     z = torch.tensor([[8.0, 6.0]], dtype=torch.float64)
     noise = torch.tensor([[[0.0, math.log(2)], [0.0, 0.0]]], dtype=torch.float64)
-    own, rest = fedcp.divide(policy, z, torch.ones(2).double(), noise)
+    own, rest = fedcp.divide_features(policy, z, torch.ones(2).double(), noise)
     torch.testing.assert_close(own.tolist(), [[6.0, 4.0]], rtol=0, atol=1e-12)
     torch.testing.assert_close(rest.tolist(), [[2.0, 2.0]], rtol=0, atol=1e-12)
 
@@ -483,13 +483,13 @@ def test_fedcp_context_and_distance():
     torch.testing.assert_close(fedcp.context_of(params).tolist(), [0.6, 0.8])
     x, y = torch.zeros(1, 2).double(), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
     expected = 8 - 2 * sum(math.exp(-2 / width) for width in (10, 15, 20, 50))
-    assert fedcp.mmd(x, y).item() == pytest.approx(expected, abs=1e-12)
-    assert fedcp.mmd(y, y).item() == 0
+    assert fedcp.squared_mmd(x, y).item() == pytest.approx(expected, abs=1e-12)
+    assert fedcp.squared_mmd(y, y).item() == 0
 
 
 def test_fedcp_noise_is_gumbels():
     """Mean 0.5772 and variance pi^2 / 6, to three standard errors of 40,000 draws."""
-    drawn = fedcp.gumbel(torch.tensor(7), 1000, torch.zeros(1, 20).double())
+    drawn = fedcp.gumbel_noise(torch.tensor(7), 1000, torch.zeros(1, 20).double())
     assert drawn.mean().item() == pytest.approx(0.5772, abs=3 * 1.2825 / 200)
     assert drawn.var().item() == pytest.approx(math.pi**2 / 6, abs=3 * 0.0173)
 
@@ -500,7 +500,7 @@ def test_fedcp_noise_is_gumbels():
 def test_fedcp_noise_is_finite_at_both_ends(monkeypatch, u, drawn):
     """The least and the largest uniform number: of 2^-25 and of 1 - 2^-24 the noise is -ln(-ln u)."""
     monkeypatch.setattr(noise, "uniform", lambda key, shape: torch.full(shape, u))
-    found = fedcp.gumbel(torch.tensor(0), 1, torch.zeros(1, 1).double())
+    found = fedcp.gumbel_noise(torch.tensor(0), 1, torch.zeros(1, 1).double())
     assert found[0, 0, 0].item() == pytest.approx(drawn, abs=1e-6)
 
 
@@ -512,7 +512,7 @@ def test_fedcp_draws_features_to_the_received_ones():
         run = federate(FedCP(lam=lam), DATA, LeNet(), [[1]], epochs=5)
         net, before = run.worker.net.eval, run.worker.initial
         z = [net.features(w, x) for w in (before, run.server.state["weights"])]
-        distances.append(fedcp.mmd(*z).item())
+        distances.append(fedcp.squared_mmd(*z).item())
     assert distances[1] < distances[0] / 2
 
 
@@ -581,7 +581,9 @@ def test_pfedvem_divergence_is_that_of_gaussians():
     )
     posterior = torch.distributions.Normal(mu["w"], torch.nn.functional.softplus(spread["w"]))
     expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(prior["w"], 0.7**0.5))
-    found = pfedvem.divergence({"mean": mu, "spread": spread}, prior, torch.tensor(0.7, dtype=torch.float64))
+    found = pfedvem.posterior_divergence(
+        {"mean": mu, "spread": spread}, prior, torch.tensor(0.7, dtype=torch.float64)
+    )
     assert found.item() == pytest.approx(expected.sum().item(), abs=1e-12)
 
 

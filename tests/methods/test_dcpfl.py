@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl.methods import DCPFL, Cohort, Local, dcpfl
-from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
+from rayfl.methods.dcpfl import (
+    largest_remainder,
+    pack_symmetric,
+    pool_statistics,
+    symmetric_root,
+    unpack_symmetric,
+)
 from rayfl.nets import CNNB, LeNet
 from rayfl.training.sums import combine
 from tests.support.by_hand import assert_same, federate, points, ragged, start
@@ -133,7 +139,7 @@ def statistics_of_a_round(method, net=NET, data=DATA):
     run = start(method, data, net)
     everyone = range(len(data.clients))
     parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
-    pooled = pool(combine(run.worker.method.uploads, [parts]))
+    pooled = pool_statistics(combine(run.worker.method.uploads, [parts]))
     found = []
     for i in everyone:
         x, y = run.worker.examples.batch(torch.tensor(data.clients[i].train))

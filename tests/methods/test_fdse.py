@@ -14,7 +14,7 @@ from rayfl.data import Synthetic
 from rayfl.errors import Conflict
 from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
-from rayfl.methods.fdse.consensus import least_norm, mean, minimum_norm_step, mix_by_similarity
+from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
@@ -131,13 +131,13 @@ def test_pieces_do_not_matter(monkeypatch):
 
 
 def test_the_programme_is_made_once_for_a_number_of_clients():
-    consensus._problem.cache_clear()
+    consensus._quadratic_programme.cache_clear()
     for seed in range(3):
         updates = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         updates /= updates.norm(dim=1, keepdim=True)
         least_norm(updates @ updates.T, torch.tensor([True, True, seed > 0, True]))
-    assert consensus._problem.cache_info().misses == 1
-    assert consensus._problem(4)[0].is_dcp(dpp=True)  # new values need no new compilation
+    assert consensus._quadratic_programme.cache_info().misses == 1
+    assert consensus._quadratic_programme(4)[0].is_dcp(dpp=True)  # new values need no new compilation
 
 
 def test_what_no_solver_solves_is_an_error(monkeypatch):
@@ -148,8 +148,8 @@ def test_what_no_solver_solves_is_an_error(monkeypatch):
 
 def test_means_of_statistics():
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([4.0, 8.0])]
-    assert mean(tensors, [1, 1]).tolist() == [2.5, 5.0]
-    assert mean(tensors, [2, 1]).tolist() == [2.0, 4.0]
+    assert counted_mean(tensors, [1, 1]).tolist() == [2.5, 5.0]
+    assert counted_mean(tensors, [2, 1]).tolist() == [2.0, 4.0]
 
 
 # ---- attention (eq. 9)
@@ -197,7 +197,7 @@ def consistency(beta=0.0, gamma=0.75, reg="paper", ema_init="received", blocks=1
 
 def batches(made, targets=TARGETS):
     """Return L_con of both batches, and the estimates after them."""
-    seen = made.start(targets)
+    seen = made.initial_estimates(targets)
     seen = Params({n: t.clone() for n, t in seen.items()}, frozenset())
     found = [made.loss([torch.tensor(x).double()], seen, targets).item() for x in (FIRST, SECOND)]
     return found, seen
@@ -253,7 +253,7 @@ def test_the_code_adds_its_guard_to_variances():
 def test_equal_channels_have_no_infinite_distance_in_the_code():
     """Their variance 0 counts as 1e-8; in the ratio it is that too."""
     made = consistency(reg="code")
-    seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+    seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
     x = torch.tensor([[1.0, 1.0], [3.0, 3.0]]).double()
     distance = ((0.25 - 4) + (0 - 4)) / 2 / 2e-8
     ratios = math.log(1e-8 / (1 + 1e-8)) + 1e8 + math.log(1e-8 / (2 + 1e-8)) + 2e8
@@ -264,7 +264,7 @@ def test_estimates_of_the_code_carry_gradients():
     """Estimates of the code go through the blocks with their gradient."""
     made, targets = consistency(reg="code", beta=0.7, blocks=2), TARGETS * 2
     x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
-    seen = Params({n: t.clone() for n, t in made.start(targets).items()}, frozenset())
+    seen = Params({n: t.clone() for n, t in made.initial_estimates(targets).items()}, frozenset())
     loss = made.loss([x, y], seen, targets)
     alone, _ = batches(consistency(reg="code"))
     weight = 1 / (1 + math.exp(0.7))
@@ -278,7 +278,7 @@ def test_the_past_has_no_gradient(ema_init, share):
     """The gradient through the mean is (1 - gamma) / weight times that of the batch's own mean."""
     made = consistency(ema_init=ema_init)
     x = torch.tensor([[1.0, 0.0]]).double().requires_grad_()  # no variance
-    seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+    seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
     estimate = [share * 1 + (1 - share) * 0.5, 0.0]
     got = torch.autograd.grad(made.loss([x], seen, TARGETS), x)[0][0]
     assert got.tolist() == pytest.approx([share * (estimate[0] - 0.5), 0])
@@ -289,10 +289,10 @@ def test_later_blocks_weigh_more():
     x, still = torch.tensor(FIRST).double(), [TARGETS[0].clone(), TARGETS[1].clone()]
     terms = []
     for inputs in ([x, x * 0], [x * 0, x]):
-        seen = Params({n: t.clone() for n, t in made.start(still * 2).items()}, frozenset())
+        seen = Params({n: t.clone() for n, t in made.initial_estimates(still * 2).items()}, frozenset())
         terms.append(made.loss(inputs, seen, still * 2).item())
     one, zero = (batches(consistency(), TARGETS)[0][0], consistency())
-    seen = Params({n: t.clone() for n, t in zero.start(TARGETS).items()}, frozenset())
+    seen = Params({n: t.clone() for n, t in zero.initial_estimates(TARGETS).items()}, frozenset())
     none = zero.loss([x * 0], seen, TARGETS).item()
     late = 1 / (1 + math.exp(-2))
     assert terms == pytest.approx([(1 - late) * one + late * none, (1 - late) * none + late * one])
@@ -303,7 +303,7 @@ def test_maps_are_averaged_over_positions():
     made = consistency(gamma=0.0)
     losses = []
     for features in (x, x.permute(0, 2, 3, 1).reshape(-1, 2)):
-        seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+        seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
         losses.append(made.loss([features], seen, TARGETS).item())
     assert losses[0] == pytest.approx(losses[1])
     variances = x.transpose(0, 1).reshape(2, -1).var(1, correction=0)
@@ -542,9 +542,9 @@ def test_units_and_numbers_of_fdse_alexnet():
     method.setup(net, 4, 0)
     w = net.initial(0)
     shared, own = method.shared_part(w), method.personal_part(w)
-    assert len(method._units(shared, "block")) == 8
-    assert len(method._units(shared, "tensor")) == 37
-    assert len(method._units(own, "tensor")) == 7 * 3
+    assert len(method._trainable_units(shared, "block")) == 8
+    assert len(method._trainable_units(shared, "tensor")) == 37
+    assert len(method._trainable_units(own, "tensor")) == 7 * 3
     assert shared.trainable().numel() == 6_498_602
     assert shared.numel() + own.trainable().numel() == 6_508_010 + 6_400
     assert own.numel() - own.trainable().numel() == 3_200
@@ -554,7 +554,7 @@ def test_layers_outside_blocks_are_units_of_their_own():
     method = FDSE()
     net = Net(lambda: build(DSEViT(patch=8, depth=1), (3, 16, 16), 10))
     method.setup(net, 4, 0)
-    units = method._units(method.shared_part(net.initial(0)), "block")
+    units = method._trainable_units(method.shared_part(net.initial(0)), "block")
     assert units["head"] == ["head.weight", "head.bias"]
     assert units["conv.tokens"] == ["conv.tokens.first", "conv.tokens.positions"]
     assert "conv.block1.forth.last" in units

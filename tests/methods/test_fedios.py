@@ -20,7 +20,7 @@ from rayfl.engine import Inline
 from rayfl.errors import Conflict
 from rayfl.federation import Federation
 from rayfl.methods import Cohort, FedAvg, FediOS
-from rayfl.methods.fedios import orthonormal, project
+from rayfl.methods.fedios import orthonormal_matrix, project_onto
 from rayfl.nets import CNNB, LeNet, SplitNet
 from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
@@ -120,7 +120,9 @@ def test_overlaps(on, expected):
     """Subspaces spanned by (1, 1) and (1, -1)."""
     a, b = matrix([[1, 0], [0, 2]]), matrix([[3, 4], [3, -4]])
     generic, individual = (matrix([[1], [sign]]) / math.sqrt(2) for sign in (1, -1))
-    overlap = FediOS(ortho_reg_on=on)._overlap(a, b, project(a, generic), project(b, individual))
+    overlap = FediOS(ortho_reg_on=on)._overlap_loss(
+        a, b, project_onto(a, generic), project_onto(b, individual)
+    )
     assert overlap.item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -188,7 +190,7 @@ def test_alternating_leaves_personal_columns_of_the_head():
     """Alternating schedule leaves the personal columns of the head alone."""
     run = federate(FediOS(schedule="alternating"), DATA, LeNet(), 2)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
-    bases = [run.worker.method.bases(i, moved) for i in range(4)]
+    bases = [run.worker.method.subspace_bases(i, moved) for i in range(4)]
     assert (moved @ bases[0]["generic"]).norm() > 1e-3
     assert all((moved @ b["individual"]).norm() < 1e-12 for b in bases)
 
@@ -204,7 +206,7 @@ def wide(d):
 def bases_of(method, d, clients, seed=3):
     method.setup(wide(d), clients, seed)
     like = torch.zeros((), dtype=torch.float64)
-    each = [method.bases(i, like) for i in range(clients)]
+    each = [method.subspace_bases(i, like) for i in range(clients)]
     return [each[0]["generic"], *(b["individual"] for b in each)]
 
 
@@ -229,31 +231,33 @@ def test_projections_are_onto_orthogonal_subspaces(basis, rank):
     assert_close(p @ p, p)
     assert torch.trace(p).item() == pytest.approx(r)
     z = torch.randn(7, 32, dtype=torch.float64)
-    assert_close(project(z, o[2]), z @ p)
+    assert_close(project_onto(z, o[2]), z @ p)
 
 
 @pytest.mark.parametrize("basis", ["qr", "uniform"])
 def test_bases_are_the_one_decomposition_with_positive_diagonal(basis):
-    q = orthonormal(basis, 16, seed=7)
+    q = orthonormal_matrix(basis, 16, seed=7)
     draw = torch.randn if basis == "qr" else torch.rand
     random = draw(16, 16, dtype=torch.float64, generator=generator(7, "projections"))
     r = q.T @ random
     assert_close(r.tril(-1), torch.zeros(16, 16, dtype=torch.float64))
     assert (r.diagonal() > 0).all()
-    assert not torch.equal(q, orthonormal(basis, 16, seed=8))
+    assert not torch.equal(q, orthonormal_matrix(basis, 16, seed=8))
 
 
 def test_the_uniform_basis_takes_most_of_positive_features():
     """The first direction of the uniform basis takes most of features that are not negative."""
     ones = torch.ones(64, dtype=torch.float64) / 8
-    share = {basis: (ones @ orthonormal(basis, 64, 0)[:, 0]).item() ** 2 for basis in ("qr", "uniform")}
+    share = {
+        basis: (ones @ orthonormal_matrix(basis, 64, 0)[:, 0]).item() ** 2 for basis in ("qr", "uniform")
+    }
     assert share["qr"] < 0.2 < 0.6 < share["uniform"]
 
 
 def test_every_process_draws_the_same_projections():
     """Every process draws the same projections and none travel."""
     runs = [start(FediOS(), DATA, CNNB()) for _ in range(2)]
-    one, other = (run.worker.method.bases(2, run.worker.initial["head.weight"]) for run in runs)
+    one, other = (run.worker.method.subspace_bases(2, run.worker.initial["head.weight"]) for run in runs)
     assert all(torch.equal(one[kind], other[kind]) for kind in ("generic", "individual"))
     assert set(runs[0].server.download([0])[0]) == {"weights"}
 
@@ -341,12 +345,12 @@ def test_gradients_of_the_head_are_orthogonal_between_clients(basis):
     for o in own:
         head = torch.randn(3, 24, dtype=torch.float64, requires_grad=True)
         z = torch.randn(6, 24, dtype=torch.float64)
-        gradients += torch.autograd.grad(F.cross_entropy(project(z, o) @ head.T, y), head)
+        gradients += torch.autograd.grad(F.cross_entropy(project_onto(z, o) @ head.T, y), head)
     for i, g in enumerate(gradients):
         assert g.norm() > 1e-2
-        assert_close(project(g, own[i]), g)
+        assert_close(project_onto(g, own[i]), g)
         for j in {0, 1, 2} - {i}:
-            assert project(g, own[j]).abs().max() < 1e-12
+            assert project_onto(g, own[j]).abs().max() < 1e-12
             assert (g @ gradients[j].T).abs().max() < 1e-12
 
 
@@ -355,13 +359,13 @@ def test_a_client_changes_the_head_in_two_subspaces_only():
     run = federate(FediOS(rank=10), DATA, LeNet(), [[2]])
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     generic, *own = (
-        run.worker.method.bases(i, moved)[k]
+        run.worker.method.subspace_bases(i, moved)[k]
         for i, k in [(0, "generic"), *((i, "individual") for i in range(4))]
     )
     assert (moved @ generic).norm() > 1e-3
     assert [bool((moved @ o).norm() > 1e-3) for o in own] == [False, False, True, False]
     used = torch.cat([generic, own[2]], 1)
-    assert_close(project(moved, used), moved)  # nor do directions move that no subspace has
+    assert_close(project_onto(moved, used), moved)  # nor do directions move that no subspace has
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -405,7 +409,7 @@ def test_only_the_generic_subspace_without_individual_ones():
     """Without individual extractors only the generic subspace is used."""
     run = federate(FediOS(individual_extractor=False), DATA, LeNet(), 1)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
-    assert_close(project(moved, run.worker.method.bases(0, moved)["generic"]), moved)
+    assert_close(project_onto(moved, run.worker.method.subspace_bases(0, moved)["generic"]), moved)
     scores = run.scores(0, torch.tensor(DATA.dataset.inputs[:4]).double())
     assert set(scores) == {"personal", "global", "generic"}
     assert all(torch.equal(score, scores["global"]) for score in scores.values())
@@ -418,8 +422,8 @@ def test_an_unsampled_client_keeps_its_extractor():
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.dataset.inputs[:4]).double()
     w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.worker.net.eval
-    bases = run.worker.method.bases(0, w["head.weight"])
-    mixed = 0.5 * project(net.features(w, x), bases["generic"]) + 0.5 * project(
+    bases = run.worker.method.subspace_bases(0, w["head.weight"])
+    mixed = 0.5 * project_onto(net.features(w, x), bases["generic"]) + 0.5 * project_onto(
         net.features(own, x), bases["individual"]
     )
     assert_close(run.scores(0, x)["personal"], net.head(w, mixed))

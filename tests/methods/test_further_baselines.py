@@ -35,12 +35,12 @@ from rayfl.methods import (
     PFedMe,
     TopK,
 )
-from rayfl.methods.fedkd import truncated
-from rayfl.methods.fedsr import information
+from rayfl.methods.fedkd import truncate_svd
+from rayfl.methods.fedsr import kl_to_classes
 from rayfl.nets import CNNB, FFA, FedFAAlexNet, FedFACNN, FedSRAlexNet, FedSRCNN, LeNet, build
 from rayfl.nets.augmenting import EPS
 from rayfl.randomness import seed_of
-from rayfl.running.checks import check
+from rayfl.running.checks import check_run
 from rayfl.training import Constant, Params, Training, noise
 from rayfl.training.noise import step_keys
 from tests.methods.test_baselines import (
@@ -101,14 +101,14 @@ def test_fedkd_keeps_the_fewest_singular_terms(energy, rank):
     """Of singular values 3 and 1 the first has 9/10 of the energy."""
     turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     matrix = turn @ torch.tensor([[3.0, 0, 0], [0, 1, 0]], dtype=torch.float64)
-    low, found = truncated(matrix, energy)
+    low, found = truncate_svd(matrix, energy)
     assert found == rank
     expected = matrix if rank == 2 else turn @ torch.tensor([[3.0, 0, 0], [0, 0, 0]], dtype=torch.float64)
     torch.testing.assert_close(low, expected, rtol=0, atol=1e-12)
 
 
 def test_fedkd_sends_nothing_of_no_change():
-    low, rank = truncated(torch.zeros(3, 2), 0.9)
+    low, rank = truncate_svd(torch.zeros(3, 2), 0.9)
     assert (rank, low.abs().sum().item()) == (0, 0)
 
 
@@ -125,7 +125,7 @@ def test_fedkd_counts_factors_where_they_are_less():
 
 def test_fedkd_with_all_energy_loses_nothing(monkeypatch):
     compressed = federate(FedKD(T_start=1.0, T_end=1.0), DATA, CNNB(), SOME)
-    monkeypatch.setattr("rayfl.methods.fedkd.worthwhile", lambda rank, matrix: False)
+    monkeypatch.setattr("rayfl.methods.fedkd.is_smaller_factored", lambda rank, matrix: False)
     plain = federate(FedKD(), DATA, CNNB(), SOME)
     for run in (compressed, plain):
         run.server.state.pop("ranks")
@@ -135,9 +135,9 @@ def test_fedkd_with_all_energy_loses_nothing(monkeypatch):
 def test_fedkd_sends_more_from_round_to_round():
     method = FedKD(T_start=0.5, T_end=0.9)
     method.rounds = 5
-    assert [method._energy(t) for t in (0, 2, 4)] == pytest.approx([0.5, 0.7, 0.9])
+    assert [method._energy_share(t) for t in (0, 2, 4)] == pytest.approx([0.5, 0.7, 0.9])
     method.rounds = 1
-    assert method._energy(0) == 0.5
+    assert method._energy_share(0) == 0.5
 
 
 def test_fedkd_of_models_that_are_sure_stays_finite():
@@ -148,7 +148,7 @@ def test_fedkd_of_models_that_are_sure_stays_finite():
 
 def test_fedkd_leaves_it_to_others_to_see_what_has_diverged():
     matrix = torch.tensor([[math.nan, 0.0], [0.0, 1.0]])
-    assert truncated(matrix, 0.9)[0] is matrix
+    assert truncate_svd(matrix, 0.9)[0] is matrix
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
@@ -205,7 +205,7 @@ def test_partialfed_loads_the_first_or_the_last_layers():
         run = federate(
             PartialFed(mode=mode), PAIR, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0, epochs=1
         )
-        chosen = run.worker.method._chosen(run.clients[0][0], run.servers[0]["weights"])
+        chosen = run.worker.method._chosen_model(run.clients[0][0], run.servers[0]["weights"])
         assert torch.equal(chosen[loaded], run.servers[0]["weights"][loaded])
         assert torch.equal(chosen[kept], run.clients[0][0]["own"][kept])
 
@@ -260,7 +260,7 @@ def test_partialfed_learns_on_a_share_of_the_data():
     """Half of 22 samples, in batches of 8."""
     run = start(PartialFed(share=0.5), DATA, CNNB())
     client = run.worker.client(1, 0)
-    learning = run.worker.method._learn(client, run.worker.state(1, client), client.initial)
+    learning = run.worker.method._learn_choices(client, run.worker.state(1, client), client.initial)
     assert [len(batch) for batch in learning.send(None).batches] == [8, 3]
     learning.close()
 
@@ -298,7 +298,7 @@ def test_partialfed_learns_on_validation_data():
 def test_clients_without_validation_data_are_warned_of(method, val, warns):
     """Where the method goes by validation data, and makes do with training data."""
     data = ragged(val=val)
-    warnings = check(start(method, data, CNNB()).worker.plan, Default(), data)
+    warnings = check_run(start(method, data, CNNB()).worker.plan, Default(), data)
     assert any("client 0 has none (4 such clients)" in text for text in warnings) == warns
 
 
@@ -585,7 +585,7 @@ def test_ffa_is_wider_where_clients_differ():
     made = layer(channels=2)
     made.mean_var.copy_(torch.tensor([1.0, 3.0]))
     statistic = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.float64)
-    moved = (made._drawn(statistic, made.mean_var) - statistic)[0]
+    moved = (made._draw_statistic(statistic, made.mean_var) - statistic)[0]
     torch.testing.assert_close(moved**2, torch.tensor([2 * 9 / 5, 2 * 11 / 5]).double(), rtol=1e-5, atol=0)
 
 
@@ -618,8 +618,8 @@ def run_cohort(ids, samples):
 
 def test_fedfa_as_in_the_public_code():
     values = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
-    assert FedFA(var_mode="scalar")._variance(values).tolist() == [0.5, 0.5]
-    assert FedFA()._variance(values).tolist() == [1.0, 0.0]
+    assert FedFA(var_mode="scalar")._client_variance(values).tolist() == [0.5, 0.5]
+    assert FedFA()._client_variance(values).tolist() == [1.0, 0.0]
 
 
 def test_fedfa_that_never_augments_is_fedavg():
@@ -650,9 +650,9 @@ def test_fedsr_measures_information():
     entries = {"mean": torch.tensor([[9.0], [1.0]]), "scale": torch.full((2, 1), one), "C": torch.tensor(2.0)}
     classes = Params(entries, frozenset())
     mean, scale, y = torch.tensor([[1.0]]), torch.tensor([[0.5]]), torch.tensor([1])
-    assert information(classes, mean, scale, y).item() == pytest.approx(0.5, abs=1e-6)
+    assert kl_to_classes(classes, mean, scale, y).item() == pytest.approx(0.5, abs=1e-6)
     other = classes.replace({"C": torch.tensor(-2.0)})  # N(-2, 1) is 3 away: 9 / 2
-    assert information(other, mean, scale, y).item() == pytest.approx(4.5, abs=1e-6)
+    assert kl_to_classes(other, mean, scale, y).item() == pytest.approx(4.5, abs=1e-6)
 
 
 def test_fedsr_against_a_step_by_pytorch():

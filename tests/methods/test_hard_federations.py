@@ -16,7 +16,7 @@ from rayfl.data.federated import FederatedData
 from rayfl.errors import UserError
 from rayfl.evaluation import Default
 from rayfl.methods import METHODS
-from rayfl.running.checks import check
+from rayfl.running.checks import check_run
 from rayfl.testing.by_hand import Run, start
 from tests.methods.cases import CASES, net_of
 
@@ -68,7 +68,7 @@ def run_of(name: str, data: FederatedData, net: str, options: dict[str, Any]) ->
         run = start(
             METHODS[name](**CASES[name].steady), data, net_of(name, net), lr=0.05, rounds=2, **options
         )
-        check(run.worker.plan, Default(), data)
+        check_run(run.worker.plan, Default(), data)
     except UserError:
         return None
     return run

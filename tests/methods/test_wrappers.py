@@ -121,9 +121,9 @@ def test_averaging_and_rounds_reach_the_wrapped_method(tmp_path: Path) -> None:
     """And the objects that the user has made are left alone."""
     inner = Asking()
     federation = small(tmp_path / "run", method=Same(of=inner), averaging="uniform", rounds=3)
-    assert federation.plan().goes_by_rounds
+    assert federation.plan().depends_on_total_rounds
     assert federation.run().complete
-    assert federation.deciding()["rounds"] == 3
+    assert federation.result_settings()["rounds"] == 3
     assert inner.averaging == "samples"
     assert not hasattr(inner, "net")
     run = start(Same(of=inner), points([((1, 0), 0)]), averaging="uniform", rounds=5)

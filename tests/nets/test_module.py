@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown, UserError
 from rayfl.nets import MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
-from rayfl.settings.description import dump
+from rayfl.settings.description import dump_config
 from rayfl.training import Net
 from tests.support.refusals import refused
 
@@ -359,7 +359,7 @@ def test_as_a_configuration_names_it(tmp_path: Path) -> None:
         path="torchvision.models.mobilenet_v2", head="classifier.1", arguments={"width_mult": 0.5}
     )
     path = tmp_path / "config.yaml"
-    path.write_text(dump(federation_from([*options, "--net.arguments", "{width_mult: 0.5}"])))
+    path.write_text(dump_config(federation_from([*options, "--net.arguments", "{width_mult: 0.5}"])))
     assert federation_from(["--config", str(path)]).net == net
     assert federation_from(["--net", "torchvision.models.resnet18"]).net == "torchvision.models.resnet18"
     assert str(Module(path="a.b")) == "a.b"

@@ -53,7 +53,7 @@ def names(checkpoints: Checkpoints) -> set[str]:
 
 def test_what_is_written_comes_back(checkpoints):
     written = write(checkpoints, 4)
-    found, damage = checkpoints.newest()
+    found, damage = checkpoints.newest_intact()
     assert found == written
     assert not damage
     assert equal(checkpoints.read(found.server), state(4))
@@ -68,7 +68,7 @@ def test_losses_that_are_not_finite_come_back(checkpoints):
     losses = [0.5, None, float("inf"), float("-inf"), float("nan")]
     name = checkpoints.write_server(state(1))
     checkpoints.commit(Manifest(3, name, {}, {"after_training": {"personal": {"loss": losses}}}, {}))
-    found, damage = checkpoints.newest()
+    found, damage = checkpoints.newest_intact()
     assert not damage
     assert repr(found.progress["after_training"]["personal"]["loss"]) == repr(losses)
 
@@ -76,7 +76,7 @@ def test_losses_that_are_not_finite_come_back(checkpoints):
 def test_the_newest_is_that_of_the_largest_number(checkpoints):
     for round in (999_990, 1_000_000, 1_000_010):
         write(checkpoints, round)
-    assert checkpoints.newest()[0].round == 1_000_010
+    assert checkpoints.newest_intact()[0].round == 1_000_010
     assert {path.name for path in checkpoints.folder.glob("manifest-*")} == {
         "manifest-1000000.json",
         "manifest-1000010.json",
@@ -84,7 +84,7 @@ def test_the_newest_is_that_of_the_largest_number(checkpoints):
 
 
 def test_nothing_written_yet(checkpoints):
-    assert checkpoints.newest() == (None, [])
+    assert checkpoints.newest_intact() == (None, [])
     assert checkpoints.write_clients(0, {}) is None
     assert not checkpoints.folder.exists()
 
@@ -133,14 +133,14 @@ def test_files_that_an_older_checkpoint_shares_are_kept(checkpoints):
     for round in (2, 4, 6):
         write(checkpoints, round, value=1.0)
     assert len(names(checkpoints)) == KEEP + 3
-    assert checkpoints.newest()[0].round == 6
+    assert checkpoints.newest_intact()[0].round == 6
 
 
 def test_what_an_interrupted_checkpoint_left_is_removed(checkpoints):
     write(checkpoints, 2)
     orphan = checkpoints.write_server(state(99))  # and then the power failed
     (checkpoints.folder / "server-0.safetensors.77.tmp").write_bytes(b"half")
-    assert checkpoints.newest()[0].round == 2
+    assert checkpoints.newest_intact()[0].round == 2
     write(checkpoints, 4)
     assert orphan not in names(checkpoints)
     assert not any(n.endswith(".tmp") for n in names(checkpoints))
@@ -159,7 +159,7 @@ def test_checkpoints_of_rounds_that_were_rolled_back_are_removed(checkpoints):
     for round in (2, 4, 6):
         write(checkpoints, round)
     write(checkpoints, 3)
-    assert checkpoints.newest()[0].round == 3
+    assert checkpoints.newest_intact()[0].round == 3
     assert not any("000004" in n or "000006" in n for n in names(checkpoints))
 
 
@@ -196,7 +196,7 @@ def test_damage_is_found_and_the_checkpoint_before_serves(checkpoints, damage, k
         kind
     ]
     damage(checkpoints.folder / name)
-    found, complaints = checkpoints.newest()
+    found, complaints = checkpoints.newest_intact()
     assert found is not None
     assert found.round == 2
     assert equal(checkpoints.read(found.server), state(2))
@@ -208,21 +208,21 @@ def test_damage_is_found_and_the_checkpoint_before_serves(checkpoints, damage, k
         with refused(Missing if damage is Path.unlink else Damaged, checkpoints.folder / name):
             checkpoints.read(name)
     write(checkpoints, 4)  # the replay mends it
-    assert checkpoints.newest() == (manifest, [])
+    assert checkpoints.newest_intact() == (manifest, [])
 
 
 def test_every_single_flipped_bit_of_a_manifest_is_found(checkpoints):
     write(checkpoints, 2, clients=1)
     path = checkpoints.folder / "manifest-000002.json"
     content = path.read_bytes()
-    known = checkpoints.newest()[0]
+    known = checkpoints.newest_intact()[0]
     for at in range(0, len(content), 7):
         broken = bytearray(content)
         broken[at] ^= 2
         path.write_bytes(bytes(broken))
         found = known
         with suppress(UserError):  # nothing is found where it is no space or line break
-            found = checkpoints.newest()[0]
+            found = checkpoints.newest_intact()[0]
         assert found == known
 
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_a_later_version_is_no_damage(checkpoints):
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     path.write_text(json.dumps({"sha256": digest, "manifest": body}))
     with refused(Conflict, "manifest-000002.json"):
-        checkpoints.newest()
+        checkpoints.newest_intact()
 
 
 def test_no_checkpoint_is_intact(checkpoints):
@@ -243,7 +243,7 @@ def test_no_checkpoint_is_intact(checkpoints):
     for manifest in (first, second):
         truncate(checkpoints.folder / manifest.server)
     with refused(Damaged, checkpoints.folder) as caught:
-        checkpoints.newest()
+        checkpoints.newest_intact()
     assert first.server in str(caught.value)
     assert second.server in str(caught.value)
 
@@ -253,7 +253,7 @@ def test_files_that_other_hosts_wrote_elsewhere(checkpoints):
     missing = "clients-00000-0123.safetensors"
     with refused(Missing, missing):
         checkpoints.commit(Manifest(2, server, {0: missing}, {}, {}))
-    assert checkpoints.newest() == (None, [])
+    assert checkpoints.newest_intact() == (None, [])
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(checkpoints, monkeypatc
     monkeypatch.setattr(os, "fsync", full)
     with refused(Shortage, "clients-00000-*.safetensors"):
         write(checkpoints, 4)
-    assert checkpoints.newest()[0].round == 2
+    assert checkpoints.newest_intact()[0].round == 2
     assert not any(n.endswith(".tmp") for n in names(checkpoints))
 
 
@@ -338,5 +338,5 @@ def test_malicious_content_runs_nothing(checkpoints, tmp_path, monkeypatch):
         checkpoints.read(name)
     (checkpoints.folder / "manifest-000001.json").write_bytes(content)
     with refused(Damaged, "checkpoints"):
-        checkpoints.newest()
+        checkpoints.newest_intact()
     assert not (tmp_path / "evil-was-here").exists()

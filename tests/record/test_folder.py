@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
 from rayfl.record.folder import (
-    KINDS,
+    KIND_FILES,
     RunFolder,
     _line,
+    check_folder_kind,
     check_is,
-    check_kind,
     check_unused,
-    environment,
+    describe_environment,
     read_environment,
-    sources,
+    sources_digest,
 )
 from rayfl.record.history import read_history, read_lines
-from rayfl.running.result import finish
-from rayfl.settings.description import config_of, tells_apart
+from rayfl.running.result import finish_records
+from rayfl.settings.description import changes_experiment, config_of
 from tests.support.records import partition, record, write_run
 from tests.support.refusals import refused
 
@@ -73,18 +73,18 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["table", "sweep"])
 def test_a_folder_of_another_kind(tmp_path, kind):
     """A folder holds a run, a table or a sweep; nothing is put into a run folder."""
-    (tmp_path / KINDS[kind][0]).write_text("{}")
+    (tmp_path / KIND_FILES[kind][0]).write_text("{}")
     with refused(InUse, tmp_path):
         check_unused(tmp_path)
     RunFolder.create(tmp_path / "cell", "rounds: 1\n")  # as tables and sweeps do
     for wanted in ("table", "sweep"):
         with refused(InUse, "cell"):
-            check_kind(tmp_path / "cell", wanted)
+            check_folder_kind(tmp_path / "cell", wanted)
         with refused(InUse, "cell/a/b"):
-            check_kind(tmp_path / "cell" / "a" / "b", wanted)
+            check_folder_kind(tmp_path / "cell" / "a" / "b", wanted)
     with refused(InUse, "cell/run"):
         check_unused(tmp_path / "cell" / "run")
-    check_kind(tmp_path, kind)
+    check_folder_kind(tmp_path, kind)
 
 
 def test_a_folder_without_a_configuration_is_free(tmp_path):
@@ -110,7 +110,7 @@ def test_a_folder_is_on_the_disk_before_its_configuration(tmp_path, monkeypatch)
 
 def test_seeds_engines_and_measures_make_no_other_experiment():
     names = ["seed", "data.seed", "data.root", "engine.device", "metrics", "rounds", "data.noise"]
-    assert [name for name in names if tells_apart(name)] == ["rounds", "data.noise"]
+    assert [name for name in names if changes_experiment(name)] == ["rounds", "data.noise"]
     assert config_of(rayfl.Federation())["net"] == {"class_path": "rayfl.nets.CNNB"}
 
 
@@ -138,7 +138,7 @@ def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, mo
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert environment()["git_commit"] is None
+    assert describe_environment()["git_commit"] is None
     git("init", "--quiet")
     git("commit", "--quiet", "--allow-empty", "--message", "first")
     commit = git("rev-parse", "HEAD").stdout.strip()
@@ -147,10 +147,10 @@ def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, mo
     hook.chmod(0o755)
     with (tmp_path / ".git" / "config").open("a") as config:
         config.write(f"[core]\n\tfsmonitor = {hook}\n\tpager = {hook}\n\thooksPath = {tmp_path}\n")
-    assert environment()["git_commit"] == commit
+    assert describe_environment()["git_commit"] == commit
     assert not (tmp_path / "ran").exists()
     monkeypatch.setenv("PATH", str(tmp_path))  # without git
-    assert environment()["git_commit"] is None
+    assert describe_environment()["git_commit"] is None
 
 
 def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
@@ -173,7 +173,7 @@ def test_values_that_are_not_finite_become_null_and_are_named(folder):
     ]
     folder.append_metrics(record(1, partition(4)))
     assert "not_finite" not in lines(folder.path / "metrics.jsonl")[1]
-    result = finish(folder)
+    result = finish_records(folder)
     assert math.isnan(result.rounds["loss"][0])
     assert result.history.not_finite == 3
 
@@ -231,7 +231,7 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
     folder.write_partition(partition(6))
     for r in range(4, 10):
         folder.append_metrics(record(r, partition(6), evaluate=r % 2 == 1))
-    finish(folder)
+    finish_records(folder)
     for name in ("metrics.jsonl", "partition.json", "clients.parquet"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert "rounds: 12" in (run / "config.yaml").read_text()
@@ -303,10 +303,10 @@ def test_a_full_disk_leaves_the_old_whole_file(folder):
 def test_the_parquet_table_is_the_table_of_the_result(folder):
     for r in range(3):
         folder.append_metrics(record(r, partition(4), evaluate=r != 1))
-    result = finish(folder)
+    result = finish_records(folder)
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": sources()}
+    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": sources_digest()}
     assert summary == result.summary
 
 
@@ -317,7 +317,7 @@ def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b/c.py", ""), ("b/c.pyc", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-        found.append(sources.__wrapped__())
+        found.append(sources_digest.__wrapped__())
     assert len(set(found)) == 3
     assert found[2] == found[3]
 
@@ -332,7 +332,7 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
-    for name in KINDS["run"]:
+    for name in KIND_FILES["run"]:
         (run / name).write_text("")
     for path in (tmp_path / "nowhere", run / "config.yaml", tmp_path / "runs"):
         with refused(Missing, path) as caught:

@@ -12,16 +12,16 @@ from rayfl.report.compare import (
     caption,
     comparison,
     data_warnings,
-    differences_of,
+    group_records,
     group_runs,
+    headline_tests,
     labels,
-    records,
     short_labels,
 )
 from rayfl.report.summary import sentences
 from rayfl.report.text import mean_and_std, percent
 from rayfl.running.result import Result
-from rayfl.settings.description import flat
+from rayfl.settings.description import flatten_config
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
 
@@ -47,7 +47,7 @@ def test_a_configuration_is_flat_under_dotted_names():
         "training": {"lr": 0.01, "milestones": [1, 2], "extra": {}},
         "clip": None,
     }
-    assert flat(config, shown=True) == {
+    assert flatten_config(config, shown=True) == {
         "method": "FedProx",
         "method.mu": 0.1,
         "data": "CIFAR10",
@@ -135,7 +135,7 @@ def test_short_runs_say_how_many_evaluations_are_averaged(tmp_path):
 
 def test_incomplete_runs_stay_apart(tmp_path):
     groups = group_runs(load(tmp_path, {"seed": 0}, {"seed": 1, "stop_after": 4}))
-    assert [(len(g.runs), g.complete, g.completed) for g in groups] == [(1, True, 10), (1, False, 4)]
+    assert [(len(g.runs), g.complete, g.completed_rounds) for g in groups] == [(1, True, 10), (1, False, 4)]
 
 
 def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
@@ -192,7 +192,7 @@ def test_methods_that_train_on_validation_data_are_marked(tmp_path):
     groups = group_runs(runs)
     (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
     assert ["‡" in str(text) for text in column.cells] == [True, True, False, False]
-    assert [len(record["warnings"]) for record in records(groups)] == [1, 1, 0, 0]
+    assert [len(record["warnings"]) for record in group_records(groups)] == [1, 1, 0, 0]
     runs[1].config["method"]["init_args"]["mode"] = "no_bn"
     assert data_warnings(runs[1]) == []
     known = {name for name, cls in METHODS.items() if cls.uses_validation or cls.prefers_validation}
@@ -204,7 +204,7 @@ def test_groups_by_keys_say_that_their_rounds_differ(tmp_path):
     groups = group_runs(load(tmp_path, {"rounds": 10}, {"rounds": 4}), ["method"])
     (line,) = [line for line in rows(groups, by=["method"]) if "2 runs" in line]
     assert " 4 to 10 " in line
-    (record,) = records(groups, by=["method"])
+    (record,) = group_records(groups, by=["method"])
     assert (record["completed"], record["rounds"]) == (4, "various")
 
 
@@ -254,7 +254,7 @@ def test_means_are_over_seeds(tmp_path):
     runs = load(tmp_path, {"seed": 3}, {"seed": 3, "mu": 0.5, "level": 0.5}, {"seed": 4})
     groups = group_runs(runs, ["method"])
     assert any("2 (3 runs)" in line for line in rows(groups, by=["method"]))
-    (record,) = records(groups, by=["method"])
+    (record,) = group_records(groups, by=["method"])
     seeds = [50 * (runs[0].accuracy + runs[1].accuracy), 100 * runs[2].accuracy]
     assert (record["seeds"], record["headline_values"]) == ([3, 4], pytest.approx(seeds))
 
@@ -297,7 +297,7 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
     assert [text.style for text in column.cells] == ["bold", "", "underline", "", ""]
     assert [str(text).endswith("*") for text in column.cells] == [False, True, True, False, False]
-    found = differences_of(groups)
+    found = headline_tests(groups)
     assert [(d.reference, d.row, d.seeds) for d in found] == [
         ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
     ]
@@ -305,14 +305,14 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     assert "paired t-test over seeds" in text
     assert "Holm's correction for 2 tests" in text
     assert "Not tested: " in " ".join(caption(group_runs([runs[0], runs[3]])))
-    assert differences_of(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
+    assert headline_tests(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
     others = load(tmp_path / "other", *[{"seed": seed, "mu": 0.5} for seed in seeds])
-    assert differences_of(group_runs([*runs[:6], *others])) == [], "there are two of them"
+    assert headline_tests(group_runs([*runs[:6], *others])) == [], "there are two of them"
 
 
 def test_records_of_the_comparison(tmp_path):
     runs = load(tmp_path, {"seed": 4}, {"seed": 7})
-    (record,) = records(group_runs(runs))
+    (record,) = group_records(group_runs(runs))
     assert record["method"] == "FedAvg"
     assert (record["seeds"], record["runs"], record["completed"], record["rounds"]) == ([4, 7], 2, 10, 10)
     assert record["headline_values"] == pytest.approx([100 * run.accuracy for run in runs])

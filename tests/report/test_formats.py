@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import BadValue
-from rayfl.report.formats import ENDINGS, cell, check_ending, write_table
+from rayfl.report.formats import SUFFIXES, check_ending, ranked_cell, write_table
 from rayfl.report.text import plain_table
 from tests.support.refusals import refused
 
@@ -41,8 +41,8 @@ def folder(tmp_path_factory) -> Path:
     table.add_column("", justify="left")
     table.add_column("by\nclass", justify="right")
     table.add_column(NASTY, justify="right")
-    table.add_row("Fed_A", cell("81.20 ± 0.30", "best"), "1")
-    table.add_row(NASTY, cell("80.00 ± 0.10*", "second"), "2")
+    table.add_row("Fed_A", ranked_cell("81.20 ± 0.30", "best"), "1")
+    table.add_row(NASTY, ranked_cell("80.00 ± 0.10*", "second"), "2")
     table.add_row("=C", "n/a", "long" * 40)
     table.add_row("[9cm]", "n/a", "")
     table.add_row("*[9cm]", "n/a", "")
@@ -51,7 +51,7 @@ def folder(tmp_path_factory) -> Path:
     ]
     records.append(records[0] | {"row": "=C", "mean": None})
     folder = tmp_path_factory.mktemp("tables")
-    for ending in ENDINGS:
+    for ending in SUFFIXES:
         write_table(folder / f"table{ending}", table, NOTES, records, ["rounds_300\nx"], tests=[])
     return folder
 

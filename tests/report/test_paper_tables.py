@@ -14,7 +14,7 @@ from rayfl import evaluation
 from rayfl.commands import report
 from rayfl.errors import Missing, Unknown
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.formats import ENDINGS
+from rayfl.report.formats import SUFFIXES
 from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
 from rayfl.report.printed import Figure, find_printed, printed_table
 from rayfl.report.run_page import run_page
@@ -133,7 +133,7 @@ def test_rows_on_other_data_are_marked_in_every_format(tmp_path):
     assert ["§" in str(cell) for cell in cells] == [False, False, True]
     assert [cell.style for cell in cells] == ["underline", "bold", ""]
     write_tables(entries, "T", tmp_path, "FedAvg")
-    for ending in ENDINGS:  # five figures; and what the sign means, where it stands alone
+    for ending in SUFFIXES:  # five figures; and what the sign means, where it stands alone
         text = (tmp_path / f"table{ending}").read_text()
         assert text.count("§") == (5 if ending in (".csv", ".json") else 6)
     page = table_page("T", entries, folders, tmp_path, planned=9)

@@ -11,12 +11,12 @@ import yaml
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.federation import federation_of
-from rayfl.jobs.table_file import Table, layered
+from rayfl.jobs.table_file import Table, merge_layers
 from rayfl.methods import FDSE, METHODS, WRAPPERS
 from rayfl.nets import FDSEAlexNet
 from rayfl.report.paper_tables import compare
 from rayfl.report.printed import Figure, known_tables, printed_table
-from rayfl.settings.reader import Flat
+from rayfl.settings.reader import DottedSettings
 from rayfl.training import Exponential
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in
@@ -126,7 +126,7 @@ def test_presets_of_fdse(name: str, column: str, row: str) -> None:
     assert federation.data.image_size == 256  # type: ignore[attr-defined]
 
 
-def kind_of(settings: Flat) -> tuple[str, ...]:
+def kind_of(settings: DottedSettings) -> tuple[str, ...]:
     """What makes a cell a kind of its own; numbers do not."""
     words = [f"{k}={v}" for k, v in settings.items() if k.startswith("method") and isinstance(v, str | bool)]
     keys = ("net", "net.act", "protocol", "participation", "unseen")
@@ -139,7 +139,7 @@ def kinds() -> dict[tuple[str, ...], tuple[str, str, str]]:
     for table in TABLES.values():
         for row, column in product(table.rows, table.columns):
             settings = table.settings(row, column)
-            found.setdefault(kind_of(layered(settings, stand_in(settings))), (table.name, row, column))
+            found.setdefault(kind_of(merge_layers(settings, stand_in(settings))), (table.name, row, column))
     return found
 
 

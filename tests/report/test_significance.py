@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_rel
 
-from rayfl.report.significance import LEVEL, differences, holm, interval, p_of_pairs, ranks, said
+from rayfl.report.significance import LEVEL, describe_tests, differences, holm, interval, p_of_pairs, ranks
 
 
 def test_the_p_of_pairs_by_hand():
@@ -65,7 +65,7 @@ def test_rows_are_tested_against_the_reference_whatever_is_best():
     alone = p_of_pairs([80.0, 81.0, 82.0], [70.0, 71.1, 71.9])
     assert found[0].p == pytest.approx(2 * alone), "two tests"
     assert [d.significant for d in found] == [True, False]
-    star, left = said(places, found, "b")
+    star, left = describe_tests(places, found, "b")
     assert "paired t-test over seeds, p < 0.05 after Holm's correction for 2 tests" in star
     assert left.startswith("Not tested: ")
 
@@ -73,9 +73,9 @@ def test_rows_are_tested_against_the_reference_whatever_is_best():
 def test_too_few_seeds_are_told_of():
     places = {"x": {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 3.0}}}
     assert differences(places, {"x": "a"}) == []
-    (left,) = said(places, [], "a")
+    (left,) = describe_tests(places, [], "a")
     assert left.startswith("Not tested: ")
-    assert said({"x": {"a": {0: 1.0}}}, [], "a") == [], "there is nothing to compare"
+    assert describe_tests({"x": {"a": {0: 1.0}}}, [], "a") == [], "there is nothing to compare"
 
 
 def test_ranks():

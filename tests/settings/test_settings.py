@@ -23,7 +23,7 @@ from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below
 from rayfl.settings.arguments import arguments_of
 from rayfl.settings.base import class_names
-from rayfl.system.own_code import digests
+from rayfl.system.own_code import code_digests
 from tests.support.own_modules import OwnModules
 from tests.support.refusals import refused
 
@@ -211,6 +211,6 @@ def test_classes_of_tests_are_no_choices():
 def test_the_source_of_a_class_is_that_of_its_definition(own_modules: OwnModules) -> None:
     own_modules.load("edited", "import rayfl.methods\nclass Mine(rayfl.methods.FedAvg): ...\n")
     own_modules.write("edited", "")
-    found = digests(["edited"])
+    found = code_digests(["edited"])
     own_modules.load("edited", "")
-    assert digests(["edited"]) != found
+    assert code_digests(["edited"]) != found

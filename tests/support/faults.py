@@ -36,7 +36,7 @@ from torch import nn
 
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
-from rayfl.engine.base import SERVER, Engine, Gone, Lost, Plan, Started, Workers
+from rayfl.engine.base import SERVER, ClusterLost, Engine, EngineSession, Plan, Workers, WorkersLost
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
@@ -54,7 +54,7 @@ from rayfl.running.settings import RunSettings
 from rayfl.system import files
 from rayfl.system.files import Disk
 from rayfl.system.log import log
-from rayfl.system.text import tell
+from rayfl.system.text import print_note
 from rayfl.training import Training
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class SimulatedWorkers(Workers):
     def __len__(self) -> int:
         return len(self._processes)
 
-    def start(self, shrink: bool) -> None:
+    def start(self, allow_fewer: bool) -> None:
         """Start a drawn number of workers, where as many do not live; some may die meanwhile."""
         self._server = self._server or Process("server", self._fresh(Server))
         wanted = self.world.dice.randint(1, MOST_WORKERS)
@@ -216,7 +216,7 @@ class SimulatedWorkers(Workers):
             self._add_worker()
         self.world.step("start")
         if not all(process.alive for process in self._all()):
-            raise Lost("a process died at the start")
+            raise WorkersLost("a process died at the start")
 
     def _fresh(self, kind: type[Server] | type[Worker]) -> Any:
         """Return a server or worker as it is at first; it is built once."""
@@ -234,11 +234,11 @@ class SimulatedWorkers(Workers):
     def _all(self) -> list[Process]:
         return [*([self._server] if self._server else []), *self._processes]
 
-    def host(self, k: int) -> int:
+    def host_of(self, k: int) -> int:
         """Return the host of a worker: there are two, and another one for the server."""
         return k if k == SERVER else k % 2
 
-    def grow(self) -> None:
+    def add_workers(self) -> None:
         """Take in another worker now and then."""
         if len(self) < MOST_WORKERS and self.world.dice.random() < 0.1:
             self._add_worker()
@@ -253,7 +253,7 @@ class SimulatedWorkers(Workers):
         if process.alive:
             process.calls.append((name, sent, references))
         else:
-            _fail(references, Lost(f"{process.name} died"))
+            _fail(references, WorkersLost(f"{process.name} died"))
         while self.world.dice.random() < self.world.eager and self._advance():
             pass
         return references if returns > 1 else references[0]
@@ -264,8 +264,8 @@ class SimulatedWorkers(Workers):
             self.check()
             failed = [r.error for r in references if r.error is not None]
             if failed:
-                if isinstance(failed[0], Lost):
-                    raise Lost(str(failed[0]))
+                if isinstance(failed[0], WorkersLost):
+                    raise WorkersLost(str(failed[0]))
                 raise failed[0]
             if all(r.done for r in references):
                 return [_value(r) for r in references]
@@ -299,7 +299,7 @@ class SimulatedWorkers(Workers):
         except DriverDied:
             raise
         except Killed:
-            _fail(references, Lost(f"{process.name} died in {name}"))
+            _fail(references, WorkersLost(f"{process.name} died in {name}"))
         except Exception as error:
             _fail(references, error)
         finally:
@@ -320,15 +320,15 @@ class SimulatedWorkers(Workers):
             of_host = self.world.dice.random() < 0.5
             for reference in process.results:
                 if of_host or not reference.done:
-                    _fail([reference], Lost(f"{process.name} died"))
+                    _fail([reference], WorkersLost(f"{process.name} died"))
             process.calls.clear()
 
     def check(self) -> None:
         """See that the simulated cluster is there."""
         if self.world.gone:
-            raise Gone("the cluster is gone")
+            raise ClusterLost("the cluster is gone")
 
-    def survive(self) -> None:
+    def keep_survivors(self) -> None:
         """Keep the processes that live, after what they were asked for before; now and then none."""
         self.check()
         if self.world.dice.random() < 0.3:  # as where a host is lost
@@ -376,10 +376,10 @@ class SimulatedSession(Session):
         super().save(folder, round, *arguments, **options)
         self._world.saved = round
 
-    def clear(self, lost: Lost) -> None:
+    def clear_loss(self, lost: WorkersLost) -> None:
         """Clear up, and note whether that was the last loss that the run survives."""
         try:
-            super().clear(lost)
+            super().clear_loss(lost)
         except UserError:
             self._world.gave_up = True
             raise
@@ -395,18 +395,20 @@ class Simulated(Engine):
     world: ClassVar[World]
 
     @contextmanager
-    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+    def start_in_background(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> Iterator[EngineSession]:
         """Start nothing."""
         yield SimulatedStart(self.world)
 
 
-class SimulatedStart(Started):
+class SimulatedStart(EngineSession):
     """Starts simulated processes."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return processes that are simulated."""
         return SimulatedWorkers(self._world, plan, data)
 
@@ -602,9 +604,9 @@ def without_extras(disk: Disk) -> Iterator[None]:
         mock.patch.object(files, "disk", disk),
         mock.patch.object(running, "write_page", return_value=True),
         mock.patch.object(page, "write_page", return_value=True),
-        mock.patch.object(records, "environment", dict),
-        mock.patch.object(running, "dump", _configuration),
-        mock.patch.object(RunSettings, "deciding", _deciding),
+        mock.patch.object(records, "describe_environment", dict),
+        mock.patch.object(running, "dump_config", _configuration),
+        mock.patch.object(RunSettings, "result_settings", _deciding),
     ):
         log.disabled = True
         try:
@@ -613,7 +615,7 @@ def without_extras(disk: Disk) -> Iterator[None]:
             log.disabled = before
 
 
-_DUMP, _DECIDING = running.dump, RunSettings.deciding
+_DUMP, _DECIDING = running.dump_config, RunSettings.result_settings
 
 
 def _configuration(federation: RunSettings) -> str:
@@ -624,9 +626,9 @@ def _configuration(federation: RunSettings) -> str:
 
 
 def _deciding(federation: RunSettings, data: FederatedData | None = None) -> dict[str, Any]:
-    if "deciding" not in _known:
-        _known["deciding"] = _DECIDING(federation, data)
-    return cast(dict[str, Any], _known["deciding"])
+    if "result_settings" not in _known:
+        _known["result_settings"] = _DECIDING(federation, data)
+    return cast(dict[str, Any], _known["result_settings"])
 
 
 def undisturbed() -> Undisturbed:
@@ -679,7 +681,7 @@ def _lived(world: World, folder: Path) -> str:
             if not (world.full or world.gone or world.gave_up):
                 return f"it stops without need: {error}"
             world.happened.append(f"stopped: {error}".replace(str(folder), "the run"))
-        manifest, _ = Checkpoints(folder / "checkpoints").newest()
+        manifest, _ = Checkpoints(folder / "checkpoints").newest_intact()
         if (manifest.round if manifest else 0) < world.saved:
             return f"the checkpoint after {world.saved} rounds is lost"
     return f"no end after {LIVES} starts"
@@ -702,7 +704,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     expected = undisturbed()
     if options.seed is not None:
         happened, wrong = simulate(options.seed, expected)
-        tell("\n".join([*happened, wrong or "the same bytes"]))
+        print_note("\n".join([*happened, wrong or "the same bytes"]))
         return 1 if wrong else 0
     began, failed, faults = time.monotonic(), 0, Counter[str]()
     seeds = range(options.first, options.first + options.seeds)
@@ -717,10 +719,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faults.update(text.split(" at ")[0].split(":")[0] for text in happened)
             if wrong:
                 failed += 1
-                tell(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
-                tell(f"  see it again: python -m tests.support.faults --seed {seed}")
-    tell(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
-    tell(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+                print_note(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
+                print_note(f"  see it again: python -m tests.support.faults --seed {seed}")
+    print_note(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
+    print_note(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
 

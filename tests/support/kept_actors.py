@@ -34,22 +34,22 @@ class KeptActors:
         self.clients: list[Any] = []
         self.servers: list[Any] = []
 
-    def start(self, workers: RayWorkers, shrink: bool) -> None:
+    def start(self, workers: RayWorkers, allow_fewer: bool) -> None:
         """Give a federation its actors, new ones only where there are too few."""
-        workers._reservation = workers._wanted(shrink)
+        workers._reservation = workers._wanted_reservation(allow_fewer)
         given = workers._started.run, workers._plan, workers._started.shared
         workers.server = _taken(self.servers, KeptServer, *given)
         for _ in range(workers._reservation.actors):
             actor = _taken(self.clients, KeptClient, *given, workers._reservation.gpus)
             workers.actors.append(actor)
-        signs = [workers.call(k, "ready") for k in (SERVER, *range(len(workers.actors)))]
+        signs = [workers.call(k, "report_location") for k in (SERVER, *range(len(workers.actors)))]
         workers.server_where, *workers.where = workers.get(signs)
 
     def stop(self, workers: RayWorkers) -> None:
         """Take the actors of a federation back; those that it has lost fail when they begin anew."""
         self.clients += workers.actors
         self.servers += [] if workers.server is None else [workers.server]
-        workers._forget()
+        workers._forget_processes()
 
 
 def _taken(kept: list[Any], kind: Any, *arguments: Any) -> Any:

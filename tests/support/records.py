@@ -9,7 +9,7 @@ from rayfl import evaluation
 from rayfl.randomness import numpy_generator
 from rayfl.record.folder import RunFolder
 from rayfl.record.history import Population, read_records
-from rayfl.running.result import finish
+from rayfl.running.result import finish_records
 
 CONFIG = """\
 method:
@@ -138,7 +138,7 @@ def write_run(
         )
         folder.append_engine({"round": round, "seconds": 0.5})
     if stop_after is None:
-        finish(folder)
+        finish_records(folder)
     return path
 
 

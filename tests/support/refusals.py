@@ -37,13 +37,13 @@ def told(kind: type[UserError], place: object = "") -> Iterator[None]:
 def listen(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
     """Return the errors that commands will tell of."""
     found: list[UserError] = []
-    usual = error_report.refuse
+    usual = error_report.report_error
 
     def refuse(error: UserError, cause: BaseException | None = None) -> int:
         found.append(error)
         return usual(error, cause)
 
-    monkeypatch.setattr(error_report, "refuse", refuse)
+    monkeypatch.setattr(error_report, "report_error", refuse)
     return found
 
 

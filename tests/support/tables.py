@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.jobs.table_file import Table
-from rayfl.settings.reader import Flat
+from rayfl.settings.reader import DottedSettings
 
 ROOT = Path(__file__).parents[2] / "examples"
 FILES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "clusters")
@@ -54,14 +54,14 @@ def write(folder: Path, text: str = TINY) -> str:
 def available(table: Table) -> list[str]:
     """The rows whose methods rayfl has."""
     column = next(iter(table.columns))
-    return [row for row in table.rows if table.lacks(table.settings(row, column)) is None]
+    return [row for row in table.rows if table.missing_method(table.settings(row, column)) is None]
 
 
 OF_THEIR_OWN = {"DSE": "DSECNN", "FedFA": "FedFACNN", "FedSR": "FedSRCNN"}
 """A part of the name of a net that a method needs -> the small one of its kind."""
 
 
-def stand_in(settings: Flat) -> dict[str, Any]:
+def stand_in(settings: DottedSettings) -> dict[str, Any]:
     """What makes a cell of a paper's table one that is trained in no time: small data, a net of its kind."""
     net = settings["net"]
     kind = "LeNet" if net in PLAIN or settings.get("net.fc_norm") is False else "CNNB"

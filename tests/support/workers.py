@@ -12,7 +12,7 @@ import torch
 
 from rayfl import Inline
 from rayfl.data import FederatedData
-from rayfl.engine.base import SERVER, Gone, Lost, Plan, Started, Workers
+from rayfl.engine.base import SERVER, ClusterLost, EngineSession, Plan, Workers, WorkersLost
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 
@@ -65,7 +65,7 @@ class PretendWorkers(Workers):
     def __len__(self) -> int:
         return max(0, len(self.processes) - 1)
 
-    def start(self, shrink: bool) -> None:
+    def start(self, allow_fewer: bool) -> None:
         """Build the server and the workers, each with a method of its own."""
         for k in (SERVER, *range(self.count)):
             make: Any = Server if k == SERVER else Worker
@@ -76,9 +76,9 @@ class PretendWorkers(Workers):
         self.calls[name] += 1
         references = [Reference() for _ in range(returns)]
         for reference in references:
-            reference.host = self.host(k)
+            reference.host = self.host_of(k)
         for sent in arguments:
-            if isinstance(sent, Reference) and sent.host != self.host(k):
+            if isinstance(sent, Reference) and sent.host != self.host_of(k):
                 self.travelled[name] += len(self.held[sent]) if isinstance(self.held[sent], bytes) else 0
         try:
             found = self._carry_out(k, name, *map(self._value, arguments))
@@ -89,7 +89,7 @@ class PretendWorkers(Workers):
             self.held |= dict(zip(references, sent, strict=True))
         return references if returns > 1 else references[0]
 
-    def host(self, k: int) -> int:
+    def host_of(self, k: int) -> int:
         """Return the number of a worker's host."""
         return max(k, 0) % self.hosts
 
@@ -99,7 +99,7 @@ class PretendWorkers(Workers):
         found = None if lost and number % 2 else getattr(self.processes[k], name)(*arguments)
         if lost:
             self.at_loss()
-            raise Lost(f"an actor died: {'before' if number % 2 else 'after'} {name} {number}")
+            raise WorkersLost(f"an actor died: {'before' if number % 2 else 'after'} {name} {number}")
         return found
 
     def _value(self, argument: Any) -> Any:
@@ -118,7 +118,7 @@ class PretendWorkers(Workers):
     def check(self) -> None:
         """Say whether what the processes run on is gone."""
         if self.gone:
-            raise Gone("Ray's raylet on this host is gone, and with it all processes of the run")
+            raise ClusterLost("Ray's raylet on this host is gone, and with it all processes of the run")
 
     def stop(self) -> None:
         """Forget all processes, and all that they held."""
@@ -135,18 +135,20 @@ class Pretend(Inline):
     given: ClassVar[dict[str, Any]] = {}
 
     @contextmanager
-    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+    def start_in_background(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> Iterator[EngineSession]:
         """Start nothing."""
         yield PretendStart(self.given)
 
 
-class PretendStart(Started):
+class PretendStart(EngineSession):
     """Starts such workers."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
 
-    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return them."""
         return PretendWorkers(plan, data, **self._given)
 

@@ -16,7 +16,7 @@ import torch
 
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Shortage, UserError
 from rayfl.run import main
-from rayfl.system.error_report import LONGEST, exit_code, in_one_line
+from rayfl.system.error_report import MAX_LINE, exit_code, in_one_line
 from tests.support.refusals import told
 
 
@@ -122,8 +122,8 @@ def test_what_code_of_the_users_own_raises_is_told(
 
 def test_a_message_is_one_line_of_a_bounded_length() -> None:
     assert in_one_line("a\n  b\x1b[2J\udcff ± c") == "a b\\x1b[2J\\udcff ± c"
-    assert in_one_line("x" * LONGEST) == "x" * LONGEST
-    assert len(in_one_line("x" * 10_000)) == LONGEST
+    assert in_one_line("x" * MAX_LINE) == "x" * MAX_LINE
+    assert len(in_one_line("x" * 10_000)) == MAX_LINE
 
 
 def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:

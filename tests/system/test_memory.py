@@ -11,12 +11,12 @@ import pytest
 
 from rayfl.errors import Shortage
 from rayfl.system import memory
-from rayfl.system.memory import available_memory, check_memory, uncollected
+from rayfl.system.memory import available_memory, check_memory, gc_paused
 from tests.support.refusals import refused
 
 
 def test_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "CGROUP_ROOT", tmp_path)
     everything = available_memory()
     assert everything > 100_000
     (tmp_path / "memory.current").write_text("5000\n")
@@ -30,8 +30,8 @@ def test_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_limit_of_a_batch_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host the limit is that of the job, or of a group above it, and the topmost group has none."""
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
-    monkeypatch.setattr(memory, "OWN", tmp_path / "own")
+    monkeypatch.setattr(memory, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(memory, "OWN_CGROUP", tmp_path / "own")
     (tmp_path / "own").write_text("1:name=systemd:/other\n0::/slurm/job_1/step_0\n")
     for name, limit, used in (("slurm", "max", 9000), ("slurm/job_1", "60000", 5000)):
         (tmp_path / name).mkdir()
@@ -72,7 +72,7 @@ def test_uncollected_objects_stay_within_reach() -> None:
     gc.enable()
     gc.collect()
     gc.set_threshold(100_000, 50, 50)  # nothing by chance
-    with uncollected():
+    with gc_paused():
         assert not gc.isenabled()
         knot = weakref.ref(Knot())
     assert gc.isenabled()
@@ -87,13 +87,13 @@ def test_uncollected_objects_stay_within_reach() -> None:
 def test_a_program_that_steers_the_collector_is_left_alone() -> None:
     """A program that steers the collector itself is left alone."""
     gc.disable()
-    with uncollected():
+    with gc_paused():
         pass
     assert not gc.isenabled()
     gc.enable()
     gc.freeze()
     try:
-        with uncollected():
+        with gc_paused():
             assert gc.isenabled()
         assert gc.get_freeze_count() > 0
     finally:
@@ -103,7 +103,7 @@ def test_a_program_that_steers_the_collector_is_left_alone() -> None:
 @pytest.mark.usefixtures("collector")
 def test_the_collector_is_on_again_after_an_import_that_failed() -> None:
     gc.enable()
-    with pytest.raises(ImportError), uncollected():
+    with pytest.raises(ImportError), gc_paused():
         raise ImportError
     assert gc.isenabled()
 

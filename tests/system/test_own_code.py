@@ -12,7 +12,7 @@ import torch
 
 from rayfl.data import ArrayFiles
 from rayfl.methods import FedAvg
-from rayfl.system.own_code import changed, digests, imports_late, is_own
+from rayfl.system.own_code import changed_code, code_digests, imports_late, is_own
 from tests.support.federations import small
 from tests.support.own_modules import OwnModules
 
@@ -34,16 +34,18 @@ def test_a_digest_is_of_what_a_module_does_and_of_all_it_imports(own_modules: Ow
     own_modules.write("pack.helper", "def f():\n    from .. import nothing\n    from . import deep\n")
     own_modules.write("pack.deep", "import torch, json")
     own_modules.load("mine", MINE)
-    first = digests(["mine.Mine", "rayfl.methods.FedAvg", "torch.nn.Linear", "no.such"])
+    first = code_digests(["mine.Mine", "rayfl.methods.FedAvg", "torch.nn.Linear", "no.such"])
     assert [*sorted(first)] == ["mine", "pack", "pack.deep", "pack.helper", "pack.late"]
     own_modules.write("pack.deep", "import torch as t")
     own_modules.write("mine", "class Mine: ...")
-    assert {name for name, found in digests(["mine.Mine"]).items() if found != first[name]} == {"pack.deep"}
+    assert {name for name, found in code_digests(["mine.Mine"]).items() if found != first[name]} == {
+        "pack.deep"
+    }
     own_modules.load("mine", f'"""About."""\n{MINE}    # One\n    def f(self):\n        """Do."""\n')
-    documented = digests(["mine"])
+    documented = code_digests(["mine"])
     own_modules.load("mine", f"{MINE}\n    def f( self ): ''\n")
-    assert documented["mine"] == digests(["mine"])["mine"] != first["mine"]
-    assert changed(first, {**documented, "other": "1"}) == ["mine", "pack.deep"]
+    assert documented["mine"] == code_digests(["mine"])["mine"] != first["mine"]
+    assert changed_code(first, {**documented, "other": "1"}) == ["mine", "pack.deep"]
 
 
 def test_a_file_of_data_is_no_code(tmp_path: Path, own_modules: OwnModules) -> None:
@@ -69,7 +71,7 @@ def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
         cell, file = text.format(*numbers), f"/tmp/ipykernel_1/{numbers}.py"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
         exec(compile(cell, file, "exec"), vars(main))
-        return digests(["__main__.B"])
+        return code_digests(["__main__.B"])
 
     first, other = run(1, 1, 1), run(1, 2, 2)
     assert [name for name in first if other[name] != first[name]] == ["__main__.B", "__main__.A"]
@@ -80,5 +82,5 @@ def test_of_a_notebook_counts_what_a_class_names_in_the_cell_that_ran_last(
         assert imports_late(f"for_{name}") is late
     linecache.cache.clear()
     with caplog.at_level(logging.WARNING, "rayfl"):
-        assert digests(["__main__.A"]) == digests(["__main__.A"]) == {}
+        assert code_digests(["__main__.A"]) == code_digests(["__main__.A"]) == {}
     assert len(caplog.records) == 1

@@ -19,7 +19,7 @@ import pytest
 from rayfl import resumed, table
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.jobs import cells
-from rayfl.system.signals import STOPPING, answered, asked_to_stop
+from rayfl.system.signals import STOPPING, asked_to_stop, handle_signals
 from tests.support.federations import small
 from tests.support.processes import rounds_of, wait_until
 from tests.support.tables import write
@@ -37,7 +37,7 @@ def hangups() -> Iterator[None]:
 def test_every_signal_is_answered_and_given_back(number: signal.Signals) -> None:
     before = {n: signal.getsignal(n) for n in STOPPING}
     came: list[int] = []
-    with answered(came.append) as give_back:
+    with handle_signals(came.append) as give_back:
         signal.raise_signal(number)
         signal.raise_signal(number)
         assert came == [number, number]
@@ -48,7 +48,7 @@ def test_every_signal_is_answered_and_given_back(number: signal.Signals) -> None
 
 def test_signals_are_given_back_after_an_error() -> None:
     before = {n: signal.getsignal(n) for n in STOPPING}
-    with pytest.raises(ValueError, match="mine"), answered(lambda number: None):
+    with pytest.raises(ValueError, match="mine"), handle_signals(lambda number: None):
         raise ValueError("mine")
     assert {n: signal.getsignal(n) for n in STOPPING} == before
 
@@ -57,7 +57,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     """As ``nohup`` has it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with answered(lambda number: pytest.fail("it was answered")):
+        with handle_signals(lambda number: pytest.fail("it was answered")):
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -88,7 +88,7 @@ def test_only_the_main_thread_answers() -> None:
     seen: list[object] = []
 
     def elsewhere() -> None:
-        with answered(lambda number: None) as give_back:
+        with handle_signals(lambda number: None) as give_back:
             seen.append({n: signal.getsignal(n) for n in STOPPING})
             give_back()
 
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_what_comes_after_a_table(
 @pytest.mark.parametrize("number", STOPPING)
 def test_every_signal_ends_a_sweep_as_ctrl_c_does(number: signal.Signals, ctrl_c: None) -> None:
     pytest.importorskip("ray")
-    from rayfl.tune.sweep import _stoppable
+    from rayfl.tune.sweep import _forward_signals
 
-    with pytest.raises(KeyboardInterrupt), _stoppable():
+    with pytest.raises(KeyboardInterrupt), _forward_signals():
         signal.raise_signal(number)

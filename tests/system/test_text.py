@@ -39,10 +39,19 @@ from rayfl.report.paper_tables import Entry, grid, write_tables
 from rayfl.system import error_report
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
-from rayfl.system.text import closest, complain, counted, csv_cell, latex, one_line, printable, tell
-from rayfl.system.text import markdown as escaped
+from rayfl.system.text import (
+    closest_name,
+    complain,
+    counted,
+    csv_cell,
+    escape_hidden,
+    escape_latex,
+    one_line,
+    print_note,
+)
+from rayfl.system.text import escape_markdown as escaped
 from rayfl.tune.outcome import PointResult, write_best, write_points
-from rayfl.tune.space import Point, Space
+from rayfl.tune.space import SearchPoint, Space
 from tests.support.records import write_run
 from tests.support.refusals import refused
 
@@ -86,13 +95,13 @@ def steering(text: str) -> set[str]:
 def test_what_is_escaped_is_printable_and_stays_so(name: str) -> None:
     assert one_line(name).isprintable()
     assert one_line(one_line(name)) == one_line(name)
-    assert steering(printable(name)) == set()
-    assert printable(name).count("\n") == name.count("\n")
+    assert steering(escape_hidden(name)) == set()
+    assert escape_hidden(name).count("\n") == name.count("\n")
 
 
 @pytest.mark.parametrize("name", ["", "naïve", "数据", "a b", "می\u200cخواهم", "👩\u200d🔬", "x ± y"])
 def test_ordinary_names_stay_as_they_are(name: str) -> None:
-    assert one_line(name) == printable(name) == name
+    assert one_line(name) == escape_hidden(name) == name
 
 
 @pytest.mark.parametrize(
@@ -118,7 +127,7 @@ def test_errors_and_warnings(
     monkeypatch.setattr(logging.getLogger("rayfl"), "propagate", False)
     assert exit_code(of_file) == exit_code(of_user) == 2
     complain(f"warning: {name}")
-    tell(name)
+    print_note(name)
     out, err = capsys.readouterr()
     assert steering(out + err) == set()
     own = ("rayfl: error: a", "rayfl: error: the folder", "rayfl: error: $", "warning: ")
@@ -187,7 +196,7 @@ def test_a_picture_shows_a_name_letter_by_letter(tmp_path: Path, name: str) -> N
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         save(made, tmp_path / "x.svg")
     text = "".join(ElementTree.parse(tmp_path / "x.svg").getroot().itertext())
-    for line in printable(name).splitlines():
+    for line in escape_hidden(name).splitlines():
         assert text.count(line.strip()) >= 3
 
 
@@ -318,7 +327,7 @@ def test_a_space_and_its_best_point(tmp_path: Path) -> None:
     space = Space.load(file)
     assert space.title.isprintable()
     cell = {"table": "s", "row": trap, "column": "base", "changed": []}
-    point = Point(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
+    point = SearchPoint(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
     write_best("s", PointResult(point, [0], [0.5], [0.5], 1), [0], "accuracy", 1, tmp_path / "best.yaml")
     written = (tmp_path / "best.yaml").read_text()
     assert steering(written) == set()
@@ -344,7 +353,7 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
         (row,) = csv.DictReader(file)
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
-    point = Point(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
+    point = SearchPoint(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
     write_points([PointResult(point, [0], [0.5], [0.5], 1)], None, tmp_path / "points.csv")
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
@@ -357,9 +366,9 @@ def test_numbers_of_things(count: int, said: str) -> None:
 
 
 def test_the_closest_name() -> None:
-    assert closest("agregate", ["scores", "aggregate"]) == "aggregate"
-    assert closest("total", ["scores", "aggregate"]) is None
-    assert closest("score", ["scores"], alike=0.95) is None
+    assert closest_name("agregate", ["scores", "aggregate"]) == "aggregate"
+    assert closest_name("total", ["scores", "aggregate"]) is None
+    assert closest_name("score", ["scores"], alike=0.95) is None
 
 
 @EVERY
@@ -373,7 +382,7 @@ def test_written_tables(tmp_path: Path, name: str) -> None:
     assert steering("".join(texts.values()).replace("\r\n", "\n")) == set()
     assert "<script" not in texts[".md"] + texts[".html"]
     assert of_html(shown) in texts[".html"]
-    assert latex(name) in texts[".tex"]
+    assert escape_latex(name) in texts[".tex"]
     assert escaped(name) in texts[".md"]
 
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 from rayfl import Inline, Ray
 from rayfl.data import Dataset, DomainPerClient, FileData
-from rayfl.data.readers.cache import Decoded, MappedImages, cached
+from rayfl.data.readers.cache import Decoded, MappedImages, use_cache
 from rayfl.evaluation.score import score
-from rayfl.training.examples import Examples, _erasure, _shifted, drawn, moved
+from rayfl.training.examples import Examples, _erase_and_shift, _erasure_numbers, apply_changes, draw_changes
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
 from rayfl.training.stacked import fit_stacked, total_stacked
@@ -29,7 +29,7 @@ def pictures(n, height=24, width=24, seed=0):
 
 def changed(images, keys, kind):
     """The augmented images, and where they are blank."""
-    return moved(images, drawn(keys, len(images), *images.shape[2:], kind), kind)
+    return apply_changes(images, draw_changes(keys, len(images), *images.shape[2:], kind), kind)
 
 
 def shown(images, keys, kind):
@@ -165,8 +165,8 @@ def test_rectangles_by_hand(area, ratio, tall, wide, corner):
     still = (4 + 0.5) / 9
     for erase in (0.49, 0.5):
         draws = torch.tensor([[erase, area, ratio, corner, corner, still, still]], dtype=torch.float64)
-        numbers = [each[:, None, None] for each in _erasure(draws, 100, 100)]
-        rows, columns, erased = _shifted(numbers, 100, 100)
+        numbers = [each[:, None, None] for each in _erasure_numbers(draws, 100, 100)]
+        rows, columns, erased = _erase_and_shift(numbers, 100, 100)
         assert rows[0, :, 0].tolist() == columns[0, 0].tolist() == list(range(100))
         where = torch.zeros(100, 100, dtype=torch.bool)
         top, left = (0, 0) if corner == 0 else (100 - tall, 100 - wide)
@@ -197,8 +197,8 @@ def test_batches_are_augmented_with_a_key_only(channels_last):
     indices = torch.arange(10)
     clean, _ = plain.batch(indices)
     assert torch.equal(images.batch(indices)[0], clean)
-    assert plain.drawn([indices], KEYS[:1]) == [None]
-    found, labels = images.batch(indices, *images.drawn([indices], KEYS[:1]))
+    assert plain.draw_changes([indices], KEYS[:1]) == [None]
+    found, labels = images.batch(indices, *images.draw_changes([indices], KEYS[:1]))
     assert labels.tolist() == (np.arange(10) % 3).tolist()
     assert not torch.equal(found, clean)
     # blank is 0 after normalisation, what is shown is normalised as ever
@@ -206,9 +206,9 @@ def test_batches_are_augmented_with_a_key_only(channels_last):
     expected = ((bytes_ / 255 - 0.5) / 0.25).masked_fill(blank, 0)
     assert torch.allclose(found, expected, atol=1e-6)
     both = torch.stack([indices, indices])
-    stacked, _ = images.batch(both, *images.drawn([both], [KEYS[:2]]))
+    stacked, _ = images.batch(both, *images.draw_changes([both], [KEYS[:2]]))
     assert torch.equal(stacked[0], found)
-    assert torch.equal(stacked[1], images.batch(indices, *images.drawn([indices], KEYS[1:2]))[0])
+    assert torch.equal(stacked[1], images.batch(indices, *images.draw_changes([indices], KEYS[1:2]))[0])
 
 
 def requests_of(make, augment):
@@ -284,7 +284,7 @@ def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
         return uniform(key, shape)
 
     monkeypatch.setattr("rayfl.training.examples.uniform", kept)
-    drawn(KEYS, 6, 24, 24, kind)
+    draw_changes(KEYS, 6, 24, 24, kind)
     assert len({*keys, *KEYS.tolist()}) == 6
 
 
@@ -300,7 +300,7 @@ class Turned(FileData):
     def load(self):
         n = 120
         images = pictures(n, 32, 32).numpy()
-        mapped, _ = cached("turned", n, lambda: Decoded(images.shape, [images], {}), self.root)
+        mapped, _ = use_cache("turned", n, lambda: Decoded(images.shape, [images], {}), self.root)
         assert isinstance(mapped, MappedImages)
         return image_dataset(
             "fedbn",

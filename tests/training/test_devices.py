@@ -14,13 +14,13 @@ from torch.utils import _pytree as pytree
 from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
-from rayfl.engine.travel import NOTHING
+from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, MLP
 from rayfl.training import SGD, Params, Training, examples
-from rayfl.training.state import all_finite, moved, pack, take_apart
+from rayfl.training.state import all_finite, pack, take_apart, to_device
 from rayfl.training.sums import Accumulator, Mean, combine
 from tests.methods.cases import net_of
 from tests.support.by_hand import Run, assert_same, ragged
@@ -52,8 +52,10 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     if worker.method.in_common == "all":
         scores.append(worker.evaluate_together(*of, [(0, 1, 2)], ["test"]))
     elif worker.method.in_common == "part":
-        scores.append(worker.evaluate_own(*of, ids, NOTHING, worker.common(*of, [(0, 1, 2)], ["test"])))
-    scores.append(worker.finetune(*of, [(0, 1, 2)], ["test"], NOTHING, []))
+        scores.append(
+            worker.evaluate_own(*of, ids, EMPTY_DOWNLOAD, worker.common(*of, [(0, 1, 2)], ["test"]))
+        )
+    scores.append(worker.finetune(*of, [(0, 1, 2)], ["test"], EMPTY_DOWNLOAD, []))
     given = worker.state_for_new_clients([0, 1, 2])
     scores += worker.unseen(2, found.server.download([3]), [3], given).values()
     return found, scores
@@ -63,7 +65,7 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_meets_what_is_on_the_cpu(name: str, execution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are those of the CPU. Loops find the data on the device; stacks get them batch by batch."""
-    monkeypatch.setattr(examples, "_fits", lambda inputs, device: execution == "loop")
+    monkeypatch.setattr(examples, "_can_fit", lambda inputs, device: execution == "loop")
     here, scores_here = run(name, execution, "cpu")
     with elsewhere():
         there, scores_there = run(name, execution, str(ELSEWHERE))
@@ -94,7 +96,7 @@ def test_more_steps_do_not_make_the_device_wait(
 ) -> None:
     """Each move between the places ends what a GPU has under way: there are none from step to step."""
     data = replace(DATA, dataset=replace(DATA.dataset, augment=augment))
-    monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
+    monkeypatch.setattr(examples, "_can_fit", lambda inputs, device: True)
     moves = []
     for epochs in (1, 3):
         training = Training(batch_size=8, epochs=epochs, momentum=0.5, clip=5.0, optimiser=SGD(nesterov=True))
@@ -112,7 +114,7 @@ def test_more_steps_do_not_make_the_device_wait(
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
 def test_states_move_at_once(execution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A net of more layers makes no more moves, on the way there or back, or to see whether it diverged."""
-    monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
+    monkeypatch.setattr(examples, "_can_fit", lambda inputs, device: True)
     moves = []
     for net in (MLP(hidden=(8,)), MLP(hidden=(8, 8, 8))):
         plan = Plan(
@@ -149,18 +151,18 @@ def test_a_nest_moves_once_for_each_type() -> None:
         "y": torch.tensor([2.0, 3.0, 4.0])[1:],
     }
     with elsewhere() as everywhere:
-        there = moved(tree, ELSEWHERE)
+        there = to_device(tree, ELSEWHERE)
         assert everywhere.moves == 3
         assert all(isinstance(t, Far) for t in pytree.tree_leaves(there) if isinstance(t, torch.Tensor))
-        assert moved(there, ELSEWHERE) is there
-        back = moved(there, "cpu")
+        assert to_device(there, ELSEWHERE) is there
+        back = to_device(there, "cpu")
         assert everywhere.moves == 6
     assert pack(back).structure == pack(tree).structure
     assert {n: b.tobytes() for n, b in pack(back).buffers.items()} == {
         n: b.tobytes() for n, b in pack(tree).buffers.items()
     }
     assert all(t.storage_offset() == 0 for t in take_apart(back)[1].values())
-    assert moved(tree, "cpu") is tree
+    assert to_device(tree, "cpu") is tree
 
 
 @pytest.mark.parametrize(("bad", "value"), [("f", math.nan), ("g", -math.inf), ("number", math.inf)])

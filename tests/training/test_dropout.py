@@ -13,7 +13,7 @@ from rayfl.nets import SplitNet
 from rayfl.randomness import seed_of
 from rayfl.training import Net
 from rayfl.training.client import inside_loss
-from rayfl.training.dropout import Dropout, draw_from, keep, put_dropout
+from rayfl.training.dropout import Dropout, draw_from, next_mask, put_dropout
 from rayfl.training.loop import run_loop
 from rayfl.training.noise import fold, step_keys
 from rayfl.training.stacked import run_stacked
@@ -37,7 +37,7 @@ def net_with(*layers):
 def drawn(shapes, key=7, p=0.5):
     """The masks of one loss."""
     with inside_loss(torch.tensor(key)):
-        return [keep(shape, p) for shape in shapes]
+        return [next_mask(shape, p) for shape in shapes]
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.25, 0.5, 0.9])
@@ -86,14 +86,14 @@ def test_a_mask_is_the_same_under_vmap(shape):
 
     def masks(key):
         draw_from(key)
-        return keep(shape, 0.4), keep(shape, 0.4)
+        return next_mask(shape, 0.4), next_mask(shape, 0.4)
 
     together = vmap(masks)(keys)
     draw_from(None)
     for k, key in enumerate(keys):
         with inside_loss(key):
-            assert torch.equal(together[0][k], keep(shape, 0.4))
-            assert torch.equal(together[1][k], keep(shape, 0.4))
+            assert torch.equal(together[0][k], next_mask(shape, 0.4))
+            assert torch.equal(together[1][k], next_mask(shape, 0.4))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])

@@ -98,7 +98,7 @@ def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:
     """To the bytes of one that was never stopped, and with no other number of rounds."""
     training = Training(schedule=Cosine(warmup=1), optimiser=Adam(), lr=0.01, batch_size=20)
     run = small(tmp_path / "whole", training=training)
-    assert run.deciding()["rounds"] == 4
+    assert run.result_settings()["rounds"] == 4
     run.run()
     half = small(tmp_path / "half", training=training)
 

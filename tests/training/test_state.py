@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl.training import Params, state
-from rayfl.training.state import as_arrived, as_tensor, is_finite, pack, put_together, take_apart, unpack
+from rayfl.training.state import as_tensor, canonical, is_finite, pack, put_together, take_apart, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float16]
 
@@ -114,7 +114,7 @@ def test_what_stays_lies_in_memory_like_what_has_travelled():
         "n": 3,
         "none": None,
     }
-    here, there = as_arrived(tree), unpack(pack(tree))
+    here, there = canonical(tree), unpack(pack(tree))
     found, expected = take_apart(here), take_apart(there)
     assert found[0] == expected[0]
     for name, tensor in found[1].items():
@@ -122,7 +122,7 @@ def test_what_stays_lies_in_memory_like_what_has_travelled():
         assert tensor.stride() == expected[1][name].stride()
         assert (tensor.storage_offset(), tensor.requires_grad) == (0, False)
     assert here["plain"].data_ptr() == base.data_ptr()  # no copy without need
-    assert here["plain"] is not as_arrived(tree)["plain"]
+    assert here["plain"] is not canonical(tree)["plain"]
 
 
 def test_tensors_that_move_together_keep_their_shapes():

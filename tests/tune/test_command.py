@@ -12,9 +12,9 @@ pytest.importorskip("ray")
 from rayfl.errors import BadData, BadValue, Conflict, Unknown, UserError
 from rayfl.federation import Federation
 from rayfl.jobs.table_file import changes_of
-from rayfl.tune.command import _new, _resumed, main, parser
+from rayfl.tune.command import _new_sweep, _resumed_sweep, main, parser
 from rayfl.tune.space import Space
-from rayfl.tune.sweep import check, run
+from rayfl.tune.sweep import check_sweep, run
 from tests.support.refusals import refused, told
 from tests.support.sweeps import write
 
@@ -26,11 +26,11 @@ def space_of(folder: Path, **changes: str) -> Space:
 def test_the_trials_of_a_point(tmp_path: Path) -> None:
     """And what a sweep keeps of its space."""
     space = space_of(tmp_path, scheduler="scheduler: {name: asha, grace_period: 2}")
-    job = space.point({"search": 0, "method.mu": 1}).job(6, tmp_path)
+    job = space.point_of({"search": 0, "method.mu": 1}).trial_job(6, tmp_path)
     assert (job.row, job.column, job.seed, job.rounds) == ("mu=1", "base", 6, 3)
     assert job.folder == tmp_path / "trials" / "mu=1.0" / "seed-6"
     space.save(tmp_path)
-    assert Space.kept(tmp_path) == space
+    assert Space.load_from_folder(tmp_path) == space
 
 
 def asked(function: Any, *arguments: str) -> Any:
@@ -48,26 +48,29 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest
         search="search: {method.mu: {uniform: [0, 1]}}",
         title="title: Another",
     )
-    sweep, output = asked(_new, space)
-    assert (sweep.count, sweep.seeds, sweep.at_once) == (2, (4,), 3)
-    assert (sweep.examples()[0].rounds, output) == (3, Path("runs", "tiny"))
+    sweep, output = asked(_new_sweep, space)
+    assert (sweep.point_count, sweep.seeds, sweep.at_once) == (2, (4,), 3)
+    assert (sweep.example_points()[0].rounds, output) == (3, Path("runs", "tiny"))
     more = ("--samples", "3", "--seeds", "2", "--at_once", "1", "--rounds", "9", "--output", "here")
-    sweep, output = asked(_new, space, *more, "--data", "CIFAR10", "--data.root", "there")
-    assert (sweep.count, sweep.seeds, sweep.at_once) == (3, (4, 0), 1)
-    assert (sweep.examples()[0].rounds, output) == (9, Path("here"))
-    assert {point.settings["data.root"] for point in sweep.examples()} == {str(tmp_path / "there")}
+    sweep, output = asked(_new_sweep, space, *more, "--data", "CIFAR10", "--data.root", "there")
+    assert (sweep.point_count, sweep.seeds, sweep.at_once) == (3, (4, 0), 1)
+    assert (sweep.example_points()[0].rounds, output) == (9, Path("here"))
+    assert {point.settings["data.root"] for point in sweep.example_points()} == {str(tmp_path / "there")}
 
 
 def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     with refused(Conflict, "samples"):
-        asked(_new, write(tmp_path), "--samples", "3", "--output", str(tmp_path / "new"))
+        asked(_new_sweep, write(tmp_path), "--samples", "3", "--output", str(tmp_path / "new"))
 
 
 def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfl.tune.space.MOST_TRIALS", 4)
-    assert len(asked(_new, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds) == 2
+    assert (
+        len(asked(_new_sweep, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds)
+        == 2
+    )
     with refused(Conflict, "search"):
-        asked(_new, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
+        asked(_new_sweep, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
     assert main([write(tmp_path), "--list"]) == 0
 
 
@@ -75,29 +78,29 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
     space = space_of(tmp_path, at_once="at_once: 3")
     space.save(tmp_path)
     folder = ("--resume", str(tmp_path))
-    assert asked(_resumed, *folder)[0].at_once == 3
-    found, _ = asked(_resumed, *folder, "--at_once", "2", "--checkpoint_every", "7")
+    assert asked(_resumed_sweep, *folder)[0].at_once == 3
+    found, _ = asked(_resumed_sweep, *folder, "--at_once", "2", "--checkpoint_every", "7")
     assert found.at_once == 2
-    assert {int(point.settings["checkpoint_every"]) for point in found.examples()} == {7}
-    assert found.deciding == space.deciding
+    assert {int(point.settings["checkpoint_every"]) for point in found.example_points()} == {7}
+    assert found.result_settings == space.result_settings
     other = space_of(tmp_path, search="search: {method.mu: [0.0, 2.0]}")
     with refused(Conflict, tmp_path):
         run(other, tmp_path, resume=True)
     for option in ("rounds", "seeds", "samples", "output"):
         with refused(Conflict, "resume"):
-            asked(_resumed, *folder, f"--{option}", "2")
+            asked(_resumed_sweep, *folder, f"--{option}", "2")
     with told(BadValue, "at_once"):
         assert main([*folder, "--at_once", "-1"]) == 2
     with refused(Conflict, "training.lr"):
-        asked(_resumed, *folder, "--training.lr", "0.5")
+        asked(_resumed_sweep, *folder, "--training.lr", "0.5")
     with refused(Conflict, "resume"):
-        asked(_resumed, *folder, write(tmp_path))
+        asked(_resumed_sweep, *folder, write(tmp_path))
 
 
 def test_schedulers_know_the_rounds_of_the_longest_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayfl.tune.sweep._run", lambda space, output, rounds, *others: rounds)
+    monkeypatch.setattr("rayfl.tune.sweep._run_trials", lambda space, output, rounds, *others: rounds)
     assert run(space_of(tmp_path, search="search: {rounds: [2, 4, 3]}"), tmp_path / "out") == 4
 
 
@@ -117,10 +120,10 @@ def test_sweeps_that_cannot_choose_are_refused(
 ) -> None:
     space = space_of(tmp_path, **changes)
     if kind is None:
-        check(space, space.examples())
+        check_sweep(space, space.example_points())
         return
     with refused(kind, place):
-        check(space, space.examples())
+        check_sweep(space, space.example_points())
 
 
 def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
@@ -135,7 +138,7 @@ def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
     space = space_of(tmp_path, seeds="seeds: [5, 6]")
     monkeypatch.setattr("rayfl.running.settings.RunSettings.federated_data", federated_data)
     with refused(BadData, "data"):
-        check(space, space.examples())
+        check_sweep(space, space.example_points())
     assert seeds == [5]
 
 
@@ -149,4 +152,4 @@ def test_one_client_with_validation_data_is_enough(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Federation, "federated_data", without_the_first)
     space = space_of(tmp_path)
-    check(space, space.examples())
+    check_sweep(space, space.example_points())

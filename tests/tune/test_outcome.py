@@ -15,7 +15,7 @@ from rayfl.methods import FedAvg
 from rayfl.record.history import Population, read_lines
 from rayfl.running.result import Result
 from rayfl.tune.outcome import (
-    Best,
+    BestPoints,
     PointResult,
     best_of,
     points_table,
@@ -26,7 +26,7 @@ from rayfl.tune.outcome import (
     write_points,
 )
 from rayfl.tune.scores import RoundScores, validation_score
-from rayfl.tune.space import Point
+from rayfl.tune.space import SearchPoint
 from tests.support.federations import small
 from tests.support.records import write_run
 
@@ -36,7 +36,7 @@ def result(
 ) -> PointResult:
     label = ", ".join(f"{k}={v}" for k, v in values.items())
     tests = [test + 0.01 * k for k in range(len(scores))]
-    return PointResult(Point(label, values, {}, 9), list(range(len(scores))), scores, tests, completed)
+    return PointResult(SearchPoint(label, values, {}, 9), list(range(len(scores))), scores, tests, completed)
 
 
 def test_best_is_by_validation_among_those_that_came_farthest():
@@ -52,7 +52,7 @@ def test_best_is_by_validation_among_those_that_came_farthest():
     assert best_of([unscored], "max") is None
 
 
-def starred(results: list[PointResult], best: Best) -> list[str]:
+def starred(results: list[PointResult], best: BestPoints) -> list[str]:
     tests = list(points_table("t", results, "accuracy", best).columns[-1].cells)
     return [r.point.label for r, test in zip(results, tests, strict=True) if str(test).endswith(" *")]
 
@@ -70,7 +70,7 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
         )
         for clients, lr, score in ((5, 0.1, 0.8), (5, 1.0, 0.9), (100, 0.1, 0.3), (100, 1.0, 0.2))
     ]
-    best = Best.of(results, "max", ["clients"])
+    best = BestPoints.from_results(results, "max", ["clients"])
     assert starred(results, best) == ["clients=5, lr=1.0", "clients=100, lr=0.1"]
     caption = str(points_table("t", results, "accuracy", best).caption)
     assert caption == "* best by validation for each setting of clients, on which all accuracies depend"
@@ -89,7 +89,7 @@ def test_all_of_several_ties_are_starred(tmp_path):
     scores = {0.1: [0.1, 0.2, 0.3], 0.5: [0.3, 0.2, 0.1], 1.0: [0.1, 0.1, 0.3], 2.0: [0.3, 0.2, 0.1]}
     results = [with_settings(result({"mu": mu}, found, 0.5), **{"mu": mu}) for mu, found in scores.items()]
     results[3] = replace(results[3], completed=3)
-    best = Best.of(results, "max")
+    best = BestPoints.from_results(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
     paths = write_all("", "s", results, "accuracy", best, [0, 1, 2], tmp_path)
     assert Table.load(tmp_path / "best.yaml").base["mu"] == 0.1
@@ -103,7 +103,7 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
         with_settings(result({"data": name}, [score], 0.5), **{"data": name, "data.partition.alpha": score})
         for name, score in (("easy", 0.9), ("hard", 0.2))
     ]
-    best = Best.of(bundles, "max", ["data"])
+    best = BestPoints.from_results(bundles, "max", ["data"])
     assert (starred(bundles, best), best.points) == ([], [])
     assert (
         best.caption()
@@ -112,7 +112,7 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
     (tmp_path / "best.yaml").touch()
     assert write_all_best("s", best, [0], "accuracy", tmp_path) == []
     assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
-    none = Best.of([with_settings(result({"mu": 1.0}, [None], 0.5))], "max")
+    none = BestPoints.from_results([with_settings(result({"mu": 1.0}, [None], 0.5))], "max")
     (tmp_path / "best.yaml").touch()
     assert write_all_best("s", none, [0], "accuracy", tmp_path) == []
     assert not list(tmp_path.iterdir())
@@ -127,7 +127,7 @@ def test_complete_points_of_fewer_rounds_have_come_as_far():
 
 def test_points_in_a_table_and_a_file(tmp_path):
     results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
-    table = points_table("t", results, "accuracy", Best([], [(results, results[0])]))
+    table = points_table("t", results, "accuracy", BestPoints([], [(results, results[0])]))
     cells = [list(column.cells) for column in table.columns]
     assert [c[0] for c in cells] == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
     write_points(results, None, tmp_path / "points.csv")
@@ -150,7 +150,7 @@ def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
         tmp_path / "not begun",
     ]
     jobs = [Job("a", "base", seed, 6, folder, {}) for seed, folder in enumerate(folders)]
-    point = Point("a", {}, {}, 6)
+    point = SearchPoint("a", {}, {}, 6)
     assert result_of(point, jobs[:1], "accuracy").completed == 6
     found = result_of(point, jobs[:2], "accuracy")
     assert (found.completed, found.seeds) == (4, [0, 1])
@@ -162,11 +162,11 @@ def test_seeds_are_compared_after_as_many_rounds(tmp_path):
     folders = [write_run(tmp_path / "whole"), write_run(tmp_path / "stopped", seed=1, stop_after=4)]
     folders += [write_run(tmp_path / "short", stop_after=4)]
     whole, stopped, short = (
-        result_of(Point("a", {}, {}, 10), [Job("a", "base", 0, 10, folder, {})], "accuracy")
+        result_of(SearchPoint("a", {}, {}, 10), [Job("a", "base", 0, 10, folder, {})], "accuracy")
         for folder in folders
     )
     jobs = [Job("a", "base", seed, 10, folder, {}) for seed, folder in enumerate(folders[:2])]
-    both = result_of(Point("a", {}, {}, 10), jobs, "accuracy")
+    both = result_of(SearchPoint("a", {}, {}, 10), jobs, "accuracy")
     assert both.scores == [*short.scores, *stopped.scores]
     assert both.tests == [*short.tests, *stopped.tests]
     assert short.scores < whole.scores
@@ -295,7 +295,9 @@ def test_data_of_like_names_have_files_of_their_own(tmp_path):
         for noise in (0.1, 0.1000001)
         for lr in (1, 2)
     ]
-    written = write_all_best("s", Best.of(results, "max", ["data.noise"]), [0], "accuracy", tmp_path)
+    written = write_all_best(
+        "s", BestPoints.from_results(results, "max", ["data.noise"]), [0], "accuracy", tmp_path
+    )
     assert len(set(written)) == 2
     assert [Table.load(path).base["data.noise"] for path in written] == [0.1, 0.1000001]
 
@@ -303,7 +305,7 @@ def test_data_of_like_names_have_files_of_their_own(tmp_path):
 def test_a_sweep_writes_what_it_has(tmp_path):
     results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
     results = [replace(r, folders=[tmp_path / f"trials/{k:03}/seed-0"]) for k, r in enumerate(results)]
-    best = Best.of(results, "max")
+    best = BestPoints.from_results(results, "max")
     names = []
     for chosen, points in ((None, results[:1]), (best, results)):
         written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path)

@@ -10,9 +10,9 @@ import pytest
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
-from rayfl.settings.description import config_of, dump
+from rayfl.settings.description import config_of, dump_config
 from rayfl.tune.command import main
-from rayfl.tune.space import Dimension, Space, _short, tidy
+from rayfl.tune.space import Dimension, Space, _short_key, display_value
 from tests.support.refusals import refused, told
 from tests.support.sweeps import ROOT, SPACES, write
 
@@ -27,7 +27,7 @@ def space(folder: Path, search: str, **changes: str) -> Space:
 def test_a_grid_is_a_product(tmp_path):
     points = space(
         tmp_path, "{method.mu: [0.1, 1.0], training.lr: {grid_search: [0.01, 0.1, 0.5]}}"
-    ).examples()
+    ).example_points()
     assert [p.label for p in points][:2] == ["mu=0.1, lr=0.01", "mu=0.1, lr=0.1"]
     assert len(points) == 6
     assert points[5].values == {"method.mu": 1.0, "training.lr": 0.5}
@@ -38,7 +38,7 @@ def test_a_grid_is_a_product(tmp_path):
 
 def test_each_of_several_searches_sweeps_by_itself(tmp_path):
     """Without repeating the base; a key that a search leaves out has the base's value, or the default."""
-    points = space(tmp_path, SEVERAL).examples()
+    points = space(tmp_path, SEVERAL).example_points()
     assert [list(p.values.values()) for p in points] == [
         [0.1, 0.1, 0.0],
         [1.0, 0.1, 0.0],
@@ -49,7 +49,7 @@ def test_each_of_several_searches_sweeps_by_itself(tmp_path):
 
 def test_a_value_can_stand_for_a_bundle_of_settings(tmp_path):
     kinds = "{mild: {method.mu: 0.1}, plain: {method: FedAvg, net: CNN}}"
-    points = space(tmp_path, f"[{{kind: {{grid_search: {kinds}}}}}, {{training.lr: [0.2]}}]").examples()
+    points = space(tmp_path, f"[{{kind: {{grid_search: {kinds}}}}}, {{training.lr: [0.2]}}]").example_points()
     assert [p.values for p in points] == [
         {"kind": "mild", "training.lr": 0.1},
         {"kind": "plain", "training.lr": 0.1},
@@ -67,13 +67,13 @@ training.batch_size: {quniform: [5, 22, 5]}}"""
 def test_a_space_with_draws_is_looked_at_by_its_grids_choices_and_ends(tmp_path):
     """Grids are combined with the first of all that is drawn; each other choice and end is there once."""
     found = space(tmp_path, DRAWN, samples="samples: 8")
-    points = found.examples()
+    points = found.example_points()
     values = [list(point.values.values()) for point in points]
     first = ["x", 1.0, 0.0001, 1, 2, 5]
     changed = {0: "y", 1: 3.0, 2: 1.0, 3: 3, 5: 20}
     assert values[:2] == [first, [*first[:4], 3, 5]]
     assert values[2:] == [[*first[:k], value, *first[k + 1 :]] for k, value in changed.items()]
-    assert found.count == 2 * 8
+    assert found.point_count == 2 * 8
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_space_with_draws_is_looked_at_by_its_grids_choices_and_ends(tmp_path)
     ],
 )
 def test_what_a_searcher_draws_has_the_type_steps_and_bounds_of_its_range(dimension, given, expected):
-    found = dimension.settle(given)
+    found = dimension.fit_to_range(given)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_federation(tmp_path):
     key = "data.partition.alpha"
     search = f"[{{{key}: [1e-1, 1.0]}}, {{training.lr: {{loguniform: [1e-3, 1.0]}}}}]"
     made = space(tmp_path, search, more="{data.partition: Dirichlet}")
-    points = made.changed({key: 0.1}).examples()
+    points = made.with_changes({key: 0.1}).example_points()
     assert [p.values[key] for p in points] == [0.1, 1.0, 0.1, 0.1]
     assert points[0].label.startswith("alpha=0.1, ")
     assert made.search[1][0].values == (0.001, 1.0)
@@ -111,9 +111,13 @@ def test_numbers_are_those_of_the_federation(tmp_path):
 def test_changes_of_what_is_searched(tmp_path):
     """They are refused where every point has a value of its own, and count for the others."""
     with refused(Conflict, "method.mu"):
-        space(tmp_path, "{method.mu: [0.1, 1.0]}").changed({"method.mu": 5.0}).examples()
+        space(tmp_path, "{method.mu: [0.1, 1.0]}").with_changes({"method.mu": 5.0}).example_points()
     parts = space(tmp_path, "[{method.mu: [0.1, 1.0]}, {training.lr: [0.2]}]")
-    assert [p.settings["method.mu"] for p in parts.changed({"method.mu": 5.0}).examples()] == [0.1, 1.0, 5.0]
+    assert [p.settings["method.mu"] for p in parts.with_changes({"method.mu": 5.0}).example_points()] == [
+        0.1,
+        1.0,
+        5.0,
+    ]
 
 
 def test_changes_that_no_point_keeps_are_refused(tmp_path):
@@ -121,14 +125,17 @@ def test_changes_that_no_point_keeps_are_refused(tmp_path):
     kinds = "{kind: {grid_search: {norm: {method: FedBN, net: LeNet}, plain: {method: FedAvg, net: CNN}}}}"
     for key in ("net", "method.mu"):
         with refused(Conflict, key):
-            space(tmp_path, kinds).changed({key: "3"}).examples()
-    assert len(space(tmp_path, kinds).changed({"net": "CNN"}).examples()) == 2
+            space(tmp_path, kinds).with_changes({key: "3"}).example_points()
+    assert len(space(tmp_path, kinds).with_changes({"net": "CNN"}).example_points()) == 2
 
 
 def test_a_searched_data_set_is_where_the_command_line_says(tmp_path, monkeypatch):
     monkeypatch.delenv("RAYFL_DATA", raising=False)
     made = space(tmp_path, "{data: [CIFAR10, MNIST, EmbeddedDigits]}", base="base: {clients: 3}")
-    roots = [point.settings.get("data.root") for point in made.changed({"data.root": "there"}).examples()]
+    roots = [
+        point.settings.get("data.root")
+        for point in made.with_changes({"data.root": "there"}).example_points()
+    ]
     assert roots == [str(Path("there").absolute())] * 2 + [None]
 
 
@@ -141,8 +148,8 @@ def test_bases(tmp_path):
     assert cell.base["method.mu"] == 3.0
     assert cell.base_name == "labels"
     assert "cell" not in cell.base  # a trial's place is that in the sweep
-    settings = Space.load(write(tmp_path)).examples()[0].settings
-    (tmp_path / "config.yaml").write_text(dump(federation_of(settings | {"seed": 5})))
+    settings = Space.load(write(tmp_path)).example_points()[0].settings
+    (tmp_path / "config.yaml").write_text(dump_config(federation_of(settings | {"seed": 5})))
     found = Space.load(write(tmp_path, base="base: {config: config.yaml, method.mu: 3.0}"))
     assert found.base["method.mu"] == 3.0
     assert found.base["clients"] == 4
@@ -150,7 +157,7 @@ def test_bases(tmp_path):
     assert not {"seed", "output", "resume", "cell"} & found.base.keys()
     (tmp_path / "again.yaml").write_text("sweep: again\nbase: config.yaml\nsearch: {method.mu: [0.0]}\n")
     again = Space.load(tmp_path / "again.yaml")
-    (one, other) = (s.examples()[0].settings for s in (again, Space.load(write(tmp_path))))
+    (one, other) = (s.example_points()[0].settings for s in (again, Space.load(write(tmp_path))))
     built = [replace(federation_of(s), cell=None) for s in (one, other)]
     first, second = map(config_of, built)
     assert first == second
@@ -236,14 +243,14 @@ def test_the_shipped_spaces_hold_the_papers_grids():
     assert grids["dcpfl_training", "training.epochs"] == [1, 10, 30, 50, 100]
     assert [name for name, s in spaces.items() if not s.best] == ["dirichlet_alpha"]
     assert all(s.sweep == name for name, s in spaces.items())
-    assert len(spaces["fdse"].examples()) == 12 + 4 + 3
+    assert len(spaces["fdse"].example_points()) == 12 + 4 + 3
 
 
 def test_points_of_the_shipped_spaces_are_federations_of_every_method():
     """Of each the last point: options that the method has. Methods without a space have no numbers."""
     searched = set()
     for space in map(Space.load, SPACES):
-        method = federation_of(space.examples()[-1].settings).method
+        method = federation_of(space.example_points()[-1].settings).method
         searched |= {(type(method).__name__, d.key) for search in space.search for d in search}
     for name, cls in METHODS.items():
         numbers = [
@@ -287,20 +294,20 @@ def test_the_number_of_points_is_grids_times_draws(tmp_path):
         "[{clients: [2, 3], training.clip: [1.0, 2.0, 3.0], method.mu: {uniform: [0, 1]}}, {clients: [4, 5]}]"
     )
     found = space(tmp_path, search, samples="samples: 4")
-    assert found.count == 2 * 3 * 4 + 2
+    assert found.point_count == 2 * 3 * 4 + 2
 
 
 def test_labels_name_every_point_apart(tmp_path):
     """Also where values differ in digits that are not shown, and keys in their last part."""
-    points = space(tmp_path, "{method.mu: [0.123456, 0.123457]}").examples()
+    points = space(tmp_path, "{method.mu: [0.123456, 0.123457]}").example_points()
     assert [p.label for p in points] == ["mu=0.123456", "mu=0.123457"]
     assert [p.settings["cell"]["row"] for p in points] == [p.label for p in points]
     kinds = f"{{a/b: {{method.mu: 0.1}}, a-b: {{method.mu: 0.2}}, {'c' * 99}: {{method.mu: 0.3}}}}"
-    names = [p.name for p in space(tmp_path, f"{{kind: {{grid_search: {kinds}}}}}").examples()]
+    names = [p.name for p in space(tmp_path, f"{{kind: {{grid_search: {kinds}}}}}").example_points()]
     assert len(set(names)) == 3
     assert len(names[2]) == 80 + len("-12345678")
     assert not any("/" in name for name in names)
-    assert [tidy(value) for value in (0.123456, 12345.6, None, 12345, True)] == [
+    assert [display_value(value) for value in (0.123456, 12345.6, None, 12345, True)] == [
         "0.1235",
         "1.235e+04",
         "-",
@@ -308,7 +315,7 @@ def test_labels_name_every_point_apart(tmp_path):
         "True",
     ]
     keys = ["training.lr", "method.lr", "method.mu", "clients"]
-    assert [_short(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
+    assert [_short_key(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
 
 
 APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "protocol")
@@ -326,5 +333,5 @@ LEARNING = ("training.lr", "method", "method.mu", "net", "rounds", "engine")
 )
 def test_points_that_only_learn_otherwise_are_scored_alike(key, apart):
     """Points are scored on the same where only learning differs."""
-    assert Dimension(key, "choice", (1, 2)).decides_score is apart
-    assert Dimension("kind", "choice", ("a",), {"a": {key: 1}}).decides_score is apart
+    assert Dimension(key, "choice", (1, 2)).changes_scoring is apart
+    assert Dimension("kind", "choice", ("a",), {"a": {key: 1}}).changes_scoring is apart

@@ -122,8 +122,8 @@ def test_trials_in_one_process_wait_for_hosts_that_may_come(
     tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what none of those that have come has room for ends the sweep."""
-    monkeypatch.setattr(sweep, "LOOK", 0.0)
-    monkeypatch.setattr(sweep, "patience", lambda asked: 0.1 if asked == "auto" else 0.0)
+    monkeypatch.setattr(sweep, "ROOM_CHECK", 0.0)
+    monkeypatch.setattr(sweep, "wait_seconds", lambda asked: 0.1 if asked == "auto" else 0.0)
     given = [write(tmp_path, more="{engine.threads: 50}"), "--output", str(tmp_path / "out")]
     assert main([*given, "--address", ray_runtime]) == 2
     assert "no trial can be placed on the hosts that are there" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
     tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "PULSE", 0.0)
-    monkeypatch.setattr(sweep.Cluster, "gone", lambda self: "Ray's GCS at 192.0.2.1:6379")
+    monkeypatch.setattr(sweep.Cluster, "dead_process", lambda self: "Ray's GCS at 192.0.2.1:6379")
     output = str(tmp_path / "sweep")
     assert main([write(tmp_path), "--output", output, "--address", ray_runtime]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -146,11 +146,13 @@ def test_ctrl_c_ends_what_comes_after_a_sweep(
     tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(sweep.Watcher, "on_step_end", lambda *others, **more: signal.raise_signal(number))
+    monkeypatch.setattr(
+        sweep.SweepWatcher, "on_step_end", lambda *others, **more: signal.raise_signal(number)
+    )
     given = [write(tmp_path), "--output", str(tmp_path / "out"), "--address", ray_runtime]
     try:
         with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext():
-            assert command.run(command.parser().read(given)) == 130
+            assert command.run_sweep(command.parser().read(given)) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().out

@@ -14,8 +14,8 @@ pytest.importorskip("ray")
 from rayfl.errors import Conflict
 from rayfl.methods import FedAvg
 from rayfl.tune import sweep
-from rayfl.tune.space import Point, Space
-from rayfl.tune.trial import Order, run_trial
+from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.trial import SweepContext, run_trial
 from tests.support.own_modules import SCALED, OwnModules
 from tests.support.processes import rounds_of
 from tests.support.refusals import refused
@@ -55,14 +55,14 @@ class Told:
         Path(self.place, "round").write_text(str(self.round))
         yield self.place
 
-    def run(self, folder: Path, mu: float = 0.0, **changes: str) -> Point:
+    def run(self, folder: Path, mu: float = 0.0, **changes: str) -> SearchPoint:
         """Run a trial; return its point."""
         self.reports.clear()
         self.place = str(folder)
         space = Space.load(write(folder, **changes))
         config = {"search": 0, "method.mu": mu}
-        run_trial(config | {"seed": 4}, Order(space, folder, {}, ("a", "b")))
-        return space.point(config) if mu >= 0 else Point("", {}, {}, 0)
+        run_trial(config | {"seed": 4}, SweepContext(space, folder, {}, ("a", "b")))
+        return space.point_of(config) if mu >= 0 else SearchPoint("", {}, {}, 0)
 
     @property
     def rounds(self) -> list[int]:
@@ -75,7 +75,7 @@ def test_what_a_trial_reports_when_it_runs_goes_on_or_is_over(
 ) -> None:
     """Each round once, also those that an earlier session has recorded; errors with the worst score."""
     told = Told(monkeypatch)
-    job = told.run(tmp_path).job(4, tmp_path)
+    job = told.run(tmp_path).trial_job(4, tmp_path)
     assert told.rounds == [1, 2, 3]
     assert "a b" in next(job.folder.glob("environment.json")).read_text()
     scores = [report["score"] for report in told.reports]
@@ -109,7 +109,7 @@ def test_an_error_of_the_users_code_is_reported(tmp_path: Path, monkeypatch: pyt
     search = "search: {method.mu: {grid_search: {a: {method: tests.tune.test_trial.Broken}}}}"
     told.reports.clear()
     space = Space.load(write(tmp_path, search=search))
-    run_trial({"search": 0, "method.mu": "a", "seed": 0}, Order(space, tmp_path, {}, ()))
+    run_trial({"search": 0, "method.mu": "a", "seed": 0}, SweepContext(space, tmp_path, {}, ()))
     assert told.rounds == [0]
     assert "raised ZeroDivisionError" in told.reports[-1]["failed"]
 
@@ -120,13 +120,13 @@ def test_a_sweep_goes_on_with_other_code_only_where_that_is_asked_for(
     """Its trials of other code, and what was chosen by their scores, are then gone."""
     text = f"{SCALED}\nclass Mine(Mine):\n    mu: float = 0.0\n"
     own_modules.load("mine", text)
-    folder = Told(monkeypatch).run(tmp_path, more="{method: mine.Mine}").job(4, tmp_path).folder
+    folder = Told(monkeypatch).run(tmp_path, more="{method: mine.Mine}").trial_job(4, tmp_path).folder
     space = Space.load(tmp_path / "space.yaml")
     space.save(tmp_path)
     left = [folder, folder.with_name("seed-4.stopped"), tmp_path / "searcher-0.jsonl"]
     for path in left[1:]:
         path.touch()
-    monkeypatch.setattr(sweep, "_run", lambda *given: None)
+    monkeypatch.setattr(sweep, "_run_trials", lambda *given: None)
     sweep.run(space, tmp_path, resume=True)
     own_modules.load("mine", text.replace("1.0", "0.1"))
     with refused(Conflict, folder):

@@ -61,13 +61,13 @@ class ByUser(Partition):
         assert dataset.users is not None
         client_of[order] = np.arange(len(order)) % clients
         parts = [
-            _grouped(dataset.indices(origin), client_of[dataset.users], clients)
+            _indices_by_client(dataset.indices(origin), client_of[dataset.users], clients)
             for origin in (TRAIN, VAL, TEST)
         ]
         return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
 
-def _grouped(indices: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
+def _indices_by_client(indices: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
     """Return each client's share of ascending indices, ascending, where `client` is that of every sample."""
     mine = indices[np.argsort(client[indices], kind="stable")]
     return np.split(mine, np.searchsorted(client[mine], np.arange(1, clients + 1)))[:clients]

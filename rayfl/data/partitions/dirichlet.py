@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, by_class, joined, make_client_data
+from rayfl.data.partitions.partition import Partition, by_class, join_indices, make_client_data
 from rayfl.errors import BadData
 from rayfl.settings import above, at_least
 
@@ -105,7 +105,7 @@ class Dirichlet(Partition):
         held = np.zeros((_BATCH, clients), dtype=np.int64)
         valid = np.ones(_BATCH, dtype=bool)
         for c, size in enumerate(sizes):
-            cuts[:, c], some = cumulated(shares[:, c], held, sizes.sum())
+            cuts[:, c], some = cumulate_shares(shares[:, c], held, sizes.sum())
             valid &= some | (size == 0)
             held += piece_sizes(cuts[:, c], size)
         return cuts, valid
@@ -121,11 +121,11 @@ class Dirichlet(Partition):
             for indices, cut in zip(cells[origin], cuts):
                 for j, piece in enumerate(np.split(indices, (cut * len(indices)).astype(np.int64)[:-1])):
                     pieces[j].append(piece)
-            parts.append([joined(p) for p in pieces])
+            parts.append([join_indices(p) for p in pieces])
         return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
 
-def cumulated(shares: np.ndarray, held: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+def cumulate_shares(shares: np.ndarray, held: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
     """Cumulate the shares that clients take of one class; who holds an equal share of all samples takes none.
 
     Args:

@@ -5,8 +5,8 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.dirichlet import cumulated, piece_sizes
-from rayfl.data.partitions.partition import Partition, by_class, clients_of_domains, deal, joined
+from rayfl.data.partitions.dirichlet import cumulate_shares, piece_sizes
+from rayfl.data.partitions.partition import Partition, by_class, clients_of_domains, deal, join_indices
 from rayfl.errors import BadData, BadValue, Conflict, Unknown
 from rayfl.settings import above, at_least
 
@@ -89,7 +89,7 @@ class DomainDirichlet(Partition):
             part = ((self.chosen or {}).get(name, 0) + j) % self.parts
             own = [np.split(cell, end[:-1])[part] for cell, end in zip(cells, ends)]
             counts = np.array([len(piece) for piece in own])
-            train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
+            train = join_indices([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
             val, test = held_out[VAL][j], held_out[TEST][j]
             if name not in (self.whole_test or ()):
                 val = _in_proportion(dataset, val, counts, f"validation samples of {name}", rng)
@@ -129,7 +129,7 @@ class DomainDirichlet(Partition):
         held = np.zeros((_BATCH, self.parts), np.int64)
         for c, size in enumerate(sizes):
             shares = rng.dirichlet(np.full(self.parts, self.alpha), len(held))
-            cuts[:, c] = cumulated(shares, held, sizes.sum())[0]
+            cuts[:, c] = cumulate_shares(shares, held, sizes.sum())[0]
             cell = piece_sizes(cuts[:, c], size)
             held += cell
             if size:
@@ -164,4 +164,4 @@ def _in_proportion(
             "use fewer clients or name the domain in whole_test",
         )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
-    return joined([cell[:n] for cell, n in zip(cells, keep)])
+    return join_indices([cell[:n] for cell, n in zip(cells, keep)])

@@ -11,10 +11,10 @@ from typing_extensions import TypedDict  # pydantic asks for this one below Pyth
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.partition import Partition, check_disjoint, deal_alike, make_client_data
 from rayfl.errors import Conflict, Missing
-from rayfl.system.files import decoding, fit, read_json, reading
-from rayfl.system.text import shown
+from rayfl.system.files import convert_content, explain_decode_errors, explain_read_errors, read_json
+from rayfl.system.text import short_repr
 
-_MEND = (
+_FILE_REMEDY = (
     "mend it, or write one with rayfl data divide; it must be like "
     '{"clients": [{"train": [0, 7], "val": [], "test": [9]}, ...]}'
 )
@@ -68,8 +68,8 @@ class FromFile(Partition):
         if dataset is not None and dataset["sha256"] != contents["sha256"]:
             raise Conflict(
                 path,
-                f"divides other data: it was written for {shown(dataset.get('name'))} with the digest "
-                f"{shown(dataset['sha256'])}, and these have {contents['sha256']}",
+                f"divides other data: it was written for {short_repr(dataset.get('name'))} with the digest "
+                f"{short_repr(dataset['sha256'])}, and these have {contents['sha256']}",
                 "use those, or take 'dataset' out of it",
             )
 
@@ -77,7 +77,7 @@ class FromFile(Partition):
         """Give clients what the file lists, in its order."""
         path, content = self._read()
         of_flgo = isinstance(content, _FLGo)
-        with decoding(path, _MEND):  # an index of FLGo's may be too large
+        with explain_decode_errors(path, _FILE_REMEDY):  # an index of FLGo's may be too large
             lists = _of_flgo(content, dataset) if of_flgo else content.clients
             if len(lists) != clients:
                 raise Conflict(
@@ -98,14 +98,16 @@ class FromFile(Partition):
         if self.path is None:
             raise Missing("data.partition.path", "is not given: FromFile needs the file of the division")
         path = os.path.expanduser(self.path)
-        with reading(path, _MEND):
+        with explain_read_errors(path, _FILE_REMEDY):
             content = read_json(path)
             of_flgo = isinstance(content, dict) and "client_names" in content
-            return path, fit(_FLGo if of_flgo else _Own, content)
+            return path, convert_content(_FLGo if of_flgo else _Own, content)
 
 
 def _of_flgo(content: _FLGo, dataset: Dataset) -> list[dict[str, np.ndarray]]:
     """Return every client's indices of training and validation samples."""
     training = dataset.indices(TRAIN)
-    given = [fit(_FLGoClient, (content.model_extra or {}).get(name)) for name in content.client_names]
+    given = [
+        convert_content(_FLGoClient, (content.model_extra or {}).get(name)) for name in content.client_names
+    ]
     return [{"train": training[each.data], "val": training[each.dvalid or []]} for each in given]

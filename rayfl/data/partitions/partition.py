@@ -100,10 +100,10 @@ def deal_alike(
             ends = sums[:-1, c] * len(cell) // sums[-1, c]
             for mine, piece in zip(pieces, np.split(cell, ends)):
                 mine.append(piece)
-    return [joined(mine) for mine in pieces]
+    return [join_indices(mine) for mine in pieces]
 
 
-def joined(pieces: list[np.ndarray]) -> np.ndarray:
+def join_indices(pieces: list[np.ndarray]) -> np.ndarray:
     """Return all indices of the pieces, ascending."""
     return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, by_class, joined, make_client_data
+from rayfl.data.partitions.partition import Partition, by_class, join_indices, make_client_data
 from rayfl.errors import BadData, Conflict
 from rayfl.settings import at_least
 
@@ -36,14 +36,14 @@ class Pathological(Partition):
         """Pick classes and cut them."""
         picks = self._pick(dataset.classes, clients, rng)
         if self.split == "pooled":
-            pieces = _cut(by_class(dataset, np.flatnonzero(dataset.origin != UNUSED), rng), picks)
+            pieces = _cut_classes(by_class(dataset, np.flatnonzero(dataset.origin != UNUSED), rng), picks)
             return [_tenths(dataset, client, np.concatenate(mine)) for client, mine in enumerate(pieces)]
         train, val, test = (dataset.indices(origin) for origin in (TRAIN, VAL, TEST))
         if self.split == "fedgh":
             train = rng.permutation(train)
             val, train = np.concatenate([val, train[: len(train) // 5]]), train[len(train) // 5 :]
-        parts = [_cut(by_class(dataset, indices, rng), picks) for indices in (train, val, test)]
-        return [make_client_data(dataset, *map(joined, pieces)) for pieces in zip(*parts)]
+        parts = [_cut_classes(by_class(dataset, indices, rng), picks) for indices in (train, val, test)]
+        return [make_client_data(dataset, *map(join_indices, pieces)) for pieces in zip(*parts)]
 
     def _pick(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[tuple[int, float]]]:
         """Return the (class, share) pairs of every client."""
@@ -76,7 +76,7 @@ class Pathological(Partition):
         return picks
 
 
-def _cut(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[list[np.ndarray]]:
+def _cut_classes(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[list[np.ndarray]]:
     """Give every client its share of each class that it owns, one after the other; the rest is left over."""
     taken = [0] * len(cells)
     pieces: list[list[np.ndarray]] = []
@@ -105,4 +105,4 @@ def _tenths(dataset: Dataset, client: int, indices: np.ndarray) -> ClientData:
             )
         for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
             part.append(piece)
-    return make_client_data(dataset, *map(joined, parts))
+    return make_client_data(dataset, *map(join_indices, parts))

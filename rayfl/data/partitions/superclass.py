@@ -3,7 +3,7 @@
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, joined, make_client_data
+from rayfl.data.partitions.partition import Partition, join_indices, make_client_data
 from rayfl.errors import Conflict
 
 
@@ -38,7 +38,7 @@ class Superclass(Partition):
                     pieces = np.array_split(rng.permutation(indices[subclasses == subclass]), k)
                     for p in range(k):
                         hands[m + p * count].append(pieces[(p + s) % k])
-            parts.append([joined(hand) for hand in hands])
+            parts.append([join_indices(hand) for hand in hands])
         return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
     def _members(self, dataset: Dataset, clients: int) -> np.ndarray:

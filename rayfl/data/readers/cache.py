@@ -19,12 +19,12 @@ import PIL
 import platformdirs
 
 from rayfl.errors import Damaged
-from rayfl.system.files import entries, open_file, reading, replaced
+from rayfl.system.files import explain_read_errors, folder_entries, open_file, replace_file
 from rayfl.system.memory import check_memory
 
 log = logging.getLogger(__name__)
 
-_RECIPE = 1  # raise it whenever other images are made of the same files
+_CACHE_VERSION = 1  # raise it whenever other images are made of the same files
 _MANY = 500  # images; the decoding of fewer is not worth a bar
 
 
@@ -70,7 +70,7 @@ class MappedImages(np.ndarray):
 def map_images(file: Path) -> MappedImages:
     """Return the images of a cache file, uint8 [N, C, H, W], read-only."""
     try:
-        shape, start, crc = _place(file)
+        shape, start, crc = _image_layout(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
     except Exception as error:  # a damaged zip file can raise nearly anything
         raise Damaged(
@@ -82,17 +82,19 @@ def map_images(file: Path) -> MappedImages:
     return images
 
 
-def content(paths: Iterable[Path]) -> str:
+def checksum(paths: Iterable[Path]) -> str:
     """Return a checksum of what is in some files, in their order; a folder stands for the files in it."""
-    return hashlib.sha256(b"".join(digests(paths))).hexdigest()
+    return hashlib.sha256(b"".join(file_digests(paths))).hexdigest()
 
 
-def digests(paths: Iterable[Path]) -> list[bytes]:
-    """Return the name of each file, with the 32 bytes of the SHA-256 of what is in it; see ``content``."""
+def file_digests(paths: Iterable[Path]) -> list[bytes]:
+    """Return the name of each file, with the 32 bytes of the SHA-256 of what is in it; see ``checksum``."""
     found = []
     for path in paths:
-        with reading(path):
-            inside = [Path(each) for each in entries(path) if each.is_file()] if path.is_dir() else [path]
+        with explain_read_errors(path):
+            inside = (
+                [Path(each) for each in folder_entries(path) if each.is_file()] if path.is_dir() else [path]
+            )
             for file in inside:
                 with open_file(file) as opened:
                     digest = hashlib.file_digest(opened, "sha256").digest()
@@ -100,7 +102,7 @@ def digests(paths: Iterable[Path]) -> list[bytes]:
     return found
 
 
-def cached(
+def use_cache(
     name: str, key: Any, decode: Callable[[], Decoded], folder: str | None = None, verify: bool = True
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return decoded images and the arrays that belong to them, from a cache file that is made if need be.
@@ -118,13 +120,13 @@ def cached(
         Images, uint8 [N, C, H, W], mapped (or in memory, where no file can be written), and the arrays.
     """
     where = (Path(folder).expanduser() if folder else cache_folder()).absolute()
-    text = json.dumps([_RECIPE, PIL.__version__, key])
+    text = json.dumps([_CACHE_VERSION, PIL.__version__, key])
     path = where / f"{name}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}.npz"
-    found = _read(path, verify)
+    found = _read_cache(path, verify)
     if found is not None:
         return found
     try:
-        _write(path, decode, name)
+        _write_cache(path, decode, name)
     except OSError as error:
         log.warning(
             "%s could not be written (%s): the images are decoded in every run and held in memory. "
@@ -132,16 +134,16 @@ def cached(
             path,
             error,
         )
-    found = _read(path, verify=False)
+    found = _read_cache(path, verify=False)
     if found is not None:
         return found
     decoded = decode()
     advice = "let RAYFL_CACHE or the option cache name a folder that has room, or use smaller images"
     check_memory(math.prod(decoded.shape), f"{name}: decoded images", advice)
-    return np.concatenate(list(_shown(decoded, name))), dict(decoded.arrays)
+    return np.concatenate(list(_with_progress(decoded, name))), dict(decoded.arrays)
 
 
-def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+def _read_cache(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
     """Return what a cache file holds, or None if it is missing or damaged."""
     try:
         if not path.is_file():
@@ -160,20 +162,20 @@ def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] 
         return None
 
 
-def _write(path: Path, decode: Callable[[], Decoded], name: str) -> None:
-    with replaced(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+def _write_cache(path: Path, decode: Callable[[], Decoded], name: str) -> None:
+    with replace_file(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
         decoded = decode()  # not before it is known that the folder can be written to
         with file.open("images.npy", "w", force_zip64=True) as member:
             header = {"descr": "|u1", "fortran_order": False, "shape": decoded.shape}
             np.lib.format.write_array_header_2_0(member, header)
-            for chunk in _shown(decoded, name):
+            for chunk in _with_progress(decoded, name):
                 member.write(np.ascontiguousarray(chunk).data)
         for other, array in decoded.arrays.items():
             with file.open(f"{other}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
+def _with_progress(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
     """Pass the chunks on, and show on standard error how far they have come."""
     from rich.progress import Progress  # as seldom needed as a cache is made
 
@@ -188,7 +190,7 @@ def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
             progress.update(task, completed=done)
 
 
-def _place(path: Path) -> tuple[tuple[int, ...], int, int]:
+def _image_layout(path: Path) -> tuple[tuple[int, ...], int, int]:
     """Return the shape of the images in a cache file, where in it they start, and their CRC-32."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive, archive.open("images.npy"):
         np.lib.format.read_magic(file)  # zipfile has just read what precedes the member, which is not packed

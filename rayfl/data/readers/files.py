@@ -14,7 +14,7 @@ import numpy as np
 from rayfl.data.base import Data
 from rayfl.errors import Damaged, Missing, Shortage, UserError
 from rayfl.settings import at_least, at_most
-from rayfl.system.files import decoding, open_file, read_file, reading
+from rayfl.system.files import explain_decode_errors, explain_read_errors, open_file, read_file
 from rayfl.system.memory import check_memory
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
@@ -28,13 +28,13 @@ Side = Annotated[int, at_least(1), at_most(1024)]
 
 def is_there(path: Path) -> bool:
     """Return whether there is a file."""
-    with reading(path):
+    with explain_read_errors(path):
         return path.is_file()
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
     """Check that a file is the published one."""
-    with reading(path), open_file(path) as file:
+    with explain_read_errors(path), open_file(path) as file:
         found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     if found != published:
         raise Damaged(
@@ -48,9 +48,9 @@ def read_packed(path: Path) -> bytes:
     """Return what is in a file, unpacked where its name ends in .gz or .bz2."""
     unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix)
     if unpack is None:
-        with reading(path):
+        with explain_read_errors(path):
             return read_file(path)
-    with decoding(path, REPLACE), open_file(path) as file, unpack(file) as packed:
+    with explain_decode_errors(path, REPLACE), open_file(path) as file, unpack(file) as packed:
         content: bytes = packed.read(UNPACKED + 1)
         if len(content) > UNPACKED:
             raise ValueError(f"it unpacks to more than {UNPACKED:,} bytes")
@@ -112,7 +112,7 @@ class _Unpickler(pickle.Unpickler):
 
 def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings."""
-    with decoding(path, REPLACE), open_file(path) as file:
+    with explain_decode_errors(path, REPLACE), open_file(path) as file:
         content = _Unpickler(file, encoding="latin1").load()
         if not isinstance(content, kind):
             raise ValueError(f"it holds a {type(content).__name__} where a {kind.__name__} is needed")
@@ -126,7 +126,7 @@ Read = tuple[np.ndarray, np.ndarray]
 def images_and_labels(path: Path, images: Any, labels: Any, classes: int = 10) -> Read:
     """Return what a file holds, if it is images of one byte per value with a label each, from 0."""
     numbers = np.asarray(labels)
-    with reading(path, REPLACE):
+    with explain_read_errors(path, REPLACE):
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or not images.size:
             raise ValueError("it holds no images of one byte per value")
         if images.ndim != 3 and images.shape[3:] != (3,):
@@ -157,7 +157,7 @@ class FileData(Data):
             )
         return Path(self.root).expanduser()
 
-    def missing(self, what: str, place: object, advice: str = "Set root to the right folder") -> UserError:
+    def not_found(self, what: str, place: object, advice: str = "Set root to the right folder") -> UserError:
         """Return what to say of files that are not there.
 
         Args:
@@ -212,6 +212,6 @@ class Published(FileData):
         """Check that a file is there and, with `verify`, that it is the published one."""
         if not is_there(path):
             advice = "Set root to the right folder, use download=True (--data.download true) to fetch it"
-            raise self.missing(f"the file {path.name}", path, advice)
+            raise self.not_found(f"the file {path.name}", path, advice)
         if self.verify:
             check_sum(path, md5)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from rayfl.errors import BadData
-from rayfl.system.files import decoding, open_file
+from rayfl.system.files import explain_decode_errors, open_file
 from rayfl.system.memory import check_memory
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -55,7 +55,7 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
         uint8 [3, H, W].
     """
     advice = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    with decoding(path, advice), open_file(path) as file, open_image(path, file) as image:
+    with explain_decode_errors(path, advice), open_file(path) as file, open_image(path, file) as image:
         grey = grey_unless_rgb and len(image.getbands()) != 3
         rgb = (image.convert("L") if grey else image).convert("RGB")
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
@@ -68,7 +68,7 @@ def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iter
             yield np.stack(list(threads.map(read, files[start : start + _READ])))
 
 
-def stacked(what: object, inputs: Iterable[np.ndarray], count: int) -> np.ndarray:
+def stack_all(what: object, inputs: Iterable[np.ndarray], count: int) -> np.ndarray:
     """Return the inputs of so many samples, at least one, as one array."""
     x = np.empty(0)
     for i, each in enumerate(inputs):
@@ -85,7 +85,7 @@ def stacked(what: object, inputs: Iterable[np.ndarray], count: int) -> np.ndarra
     return x
 
 
-def scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
+def scale_images(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
     """Yield images, uint8 [n, 3, size, size], some at a time.
 
     Args:

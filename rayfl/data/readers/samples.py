@@ -15,9 +15,9 @@ from rayfl.data.partitions.partition import Partition
 from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
 from rayfl.system.memory import check_memory
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 
-_PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
+_PART_NAMES = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _IDS = 10_000_000  # more than that are a mistake
 
 
@@ -93,18 +93,18 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     name = form.name
     origins = {TRAIN: train} | ({VAL: val} if val else {}) | ({TEST: test} if test else {})
     parts = [*origins.values()]
-    what = [f"{name}: the {_PARTS[origin]} samples" for origin in origins]
-    inputs = [_inputs(which, part.x) for which, part in zip(what, parts)]
+    what = [f"{name}: the {_PART_NAMES[origin]} samples" for origin in origins]
+    inputs = [_as_inputs(which, part.x) for which, part in zip(what, parts)]
     sizes = [len(x) for x in inputs]
     own = [*train.y.names] if isinstance(train.y, NamedLabels) else []
     names = form.class_names or own  # for people; parts know the classes by those of the training samples
     known = [*own, *names[len(own) :]][: len(names)]
-    labels = [_labels(which, part.y, size, known) for which, part, size in zip(what, parts, sizes)]
+    labels = [_as_labels(which, part.y, size, known) for which, part, size in zip(what, parts, sizes)]
     if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
         raise BadData(name, f": one sample is {', and another '.join(kinds)}", "use one form")
     classes, class_names, remarks = classes_of(name, labels, known)
-    users, user_names = _groups(name, "users", parts, sizes)
-    domains, domain_names = _groups(name, "domains", parts, sizes)
+    users, user_names = _as_groups(name, "users", parts, sizes)
+    domains, domain_names = _as_groups(name, "domains", parts, sizes)
     if len(inputs) > 1:
         check_memory(sum(x.nbytes for x in inputs), f"{name}: the samples", "use fewer samples")
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
@@ -163,7 +163,7 @@ def as_array(given: Any) -> np.ndarray | None:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _listed(given: Any) -> np.ndarray | None:
+def _list_as_array(given: Any) -> np.ndarray | None:
     """Return a list, too, as an array, texts as texts; None where it has lists of different lengths in it."""
     try:
         array = np.asarray(given) if isinstance(given, list | tuple) else as_array(given)
@@ -174,12 +174,12 @@ def _listed(given: Any) -> np.ndarray | None:
     return array
 
 
-def _inputs(what: str, given: Any) -> np.ndarray:
+def _as_inputs(what: str, given: Any) -> np.ndarray:
     """Return inputs as uint8 images, float32, or int64 token ids."""
     x = as_array(given)
     images = x is not None and x.dtype == np.uint8 and x.ndim == 4
     if x is None or x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
-        found = shown(given) if x is None else f"{x.dtype} {list(x.shape)}"
+        found = short_repr(given) if x is None else f"{x.dtype} {list(x.shape)}"
         raise BadData(
             what,
             f"have x of {found}: it must be an array or a tensor of images, uint8 [N, C, H, W], or of floats "
@@ -205,12 +205,12 @@ def _inputs(what: str, given: Any) -> np.ndarray:
     return x.astype(np.int64, copy=False)
 
 
-def _labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarray:
+def _as_labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarray:
     """Return labels as int64, texts or booleans: texts where their part counts other classes than known."""
     own = given.names if isinstance(given, NamedLabels) else known
-    y = _listed(given.numbers if isinstance(given, NamedLabels) else given)
+    y = _list_as_array(given.numbers if isinstance(given, NamedLabels) else given)
     if y is None or y.ndim != 1 or y.dtype.kind not in "iuUb":
-        found = shown(given) if y is None else f"{y.dtype} {list(y.shape)}"
+        found = short_repr(given) if y is None else f"{y.dtype} {list(y.shape)}"
         raise BadData(what, f"have y of {found}, not whole numbers or texts [N]: rayfl has no regression")
     if len(y) != count:
         raise BadData(what, f"are {count} in x and {len(y)} in y", "x and y must have the same number")
@@ -253,14 +253,14 @@ def classes_of(
     return np.concatenate([where[number] for where, number in zip(classes, numbers)]), own, remarks
 
 
-def _groups(
+def _as_groups(
     name: str, field: str, parts: Sequence[Samples], sizes: Sequence[int]
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Return the number of each sample's user or domain, int64 [N], and the names of all in order."""
     given = [getattr(part, field) for part in parts]
     if all(values is None for values in given):
         return None, ()
-    arrays = [array for values in given if (array := _listed(values)) is not None]
+    arrays = [array for values in given if (array := _list_as_array(values)) is not None]
     fine = all(array.ndim == 1 and array.dtype.kind in "iuU" for array in arrays)
     if not fine or [*map(len, arrays)] != sizes:
         raise BadData(

@@ -1,6 +1,6 @@
 """Reading arrays from files of strangers: .npz, folders of .npy, parquet; nothing is ever unpickled.
 
-A file that is damaged makes these functions raise nearly anything: see :func:`rayfl.system.files.decoding`.
+A file that is damaged may raise any error here: see :func:`rayfl.system.files.explain_decode_errors`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
     Those of a folder are mapped into memory.
     """
     if path.is_dir():
-        found = {name: _mapped(path / f"{name}.npy") for name in wanted}
+        found = {name: _map_array(path / f"{name}.npy") for name in wanted}
         _check_lengths(path, {name: array.shape for name, array in found.items()})
         return found
     with open_file(path) as file:
@@ -56,7 +56,7 @@ def _check_lengths(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise BadData(path, f"has arrays of different lengths: {each}")
 
 
-def _mapped(path: Path) -> np.ndarray:
+def _map_array(path: Path) -> np.ndarray:
     if not path.exists():
         raise Missing(path.parent, f"has no file {path.name}")
     open_file(path).close()  # a pipe could be waited for without end
@@ -115,10 +115,10 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
         check_memory(room, f"the texts of column {name!r} in {path}", _LESS)
         return np.array(texts, dtype=str)[whole.indices.to_numpy()]
     values = values.cast(held)
-    if _is_number(held) or pa.types.is_boolean(held):
+    if _is_number_type(held) or pa.types.is_boolean(held):
         return np.asarray(values.to_numpy())
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(is_list(held) for is_list in lists) and _is_number(held.value_type):
+    if any(is_list(held) for is_list in lists) and _is_number_type(held.value_type):
         whole = values.combine_chunks()
         whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
         inside = whole.flatten()
@@ -129,7 +129,7 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
     raise BadData(path, f": column {name!r} holds {held}: rayfl reads numbers, texts and lists of numbers")
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number_type(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

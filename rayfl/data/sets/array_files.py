@@ -12,7 +12,7 @@ from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_arrays, read_parquet
 from rayfl.errors import BadData, Missing
 from rayfl.settings import at_least, below
-from rayfl.system.files import decoding
+from rayfl.system.files import explain_decode_errors
 
 _MEND = "write it again"
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -82,7 +82,7 @@ class ArrayFiles(SampleData):
         others = [each for each in (self.y, self.users, self.domains) if each is not None]
         parquet = path.suffix.lower() == ".parquet"
         inputs = [self.x] if isinstance(self.x, str) else self.x or columns
-        with decoding(path, _MEND):
+        with explain_decode_errors(path, _MEND):
             if parquet:
                 found = read_parquet(path, [*(inputs or []), *others], inputs is None)
             else:
@@ -98,16 +98,16 @@ class ArrayFiles(SampleData):
                 for name in every
                 if name not in inputs
             ]
-            warnings = _warned(found, inputs)
+            warnings = _warn_of_ids(found, inputs)
         groups = (found.get(n) if n else None for n in (self.users, self.domains))
-        samples = Samples(_inputs(path, found, inputs), found[self.y], *groups)
+        samples = Samples(_input_columns(path, found, inputs), found[self.y], *groups)
         if parquet:
             remarks = [f"the inputs are the columns {', '.join(inputs)}", *remarks]
             warnings += _scales(found, inputs)
         return samples, inputs if parquet else None, remarks, warnings
 
 
-def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
+def _input_columns(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
     """Return the inputs: one array, or columns of numbers side by side."""
     if not names:
         raise BadData(path, "has no columns for inputs")
@@ -127,7 +127,7 @@ def _counts(values: np.ndarray) -> bool:
     return bool(numbers and np.array_equal(values, np.arange(len(values)) + values[0]))
 
 
-def _warned(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+def _warn_of_ids(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
     """Warn of columns that nobody has chosen and that may number the rows, patients or the like."""
     odd = [
         name

@@ -79,14 +79,14 @@ class Arrays(SampleData):
         self.names, self.test_fraction = names, test_fraction
         self.mean, self.std, self.sha256 = mean, std, sha256
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
-        self._dataset = None if x is None and y is None else self._made()
+        self._dataset = None if x is None and y is None else self._make_dataset()
         if self._dataset is not None:
             self.sha256 = self._dataset.digest()
             if sha256 not in (None, self.sha256):
                 raise Conflict("data.sha256", f"is {sha256}, but these arrays have the digest {self.sha256}")
         super().__post_init__()
 
-    def _made(self) -> Dataset:
+    def _make_dataset(self) -> Dataset:
         form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std)
         train = Samples(self.x, self.y, self.users, self.domains)
         return dataset_of(train, self._part("test"), form, self._part("val"))

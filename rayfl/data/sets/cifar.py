@@ -8,13 +8,13 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.federated import FederatedData
-from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.cache import Decoded, checksum, use_cache
 from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, unpickle
-from rayfl.data.readers.images import scaled
+from rayfl.data.readers.images import scale_images
 from rayfl.errors import Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import at_least
-from rayfl.system.files import decoding, fit
+from rayfl.system.files import convert_content, explain_decode_errors
 from rayfl.system.memory import check_memory
 
 _SIDE = 32  # pixels
@@ -79,12 +79,12 @@ class _Cifar(Published):
         meta_name, meta_md5 = self._meta
         self.check(folder / meta_name, meta_md5)
         meta = unpickle(folder / meta_name)
-        names = _names(folder / meta_name, meta, self._labels[1])
+        names = _read_names(folder / meta_name, meta, self._labels[1])
         batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         mean, std = self.mean_and_std
         return Dataset(
-            inputs=self._sized(fields["images"]),
+            inputs=self._resize_images(fields["images"]),
             labels=fields["labels"],
             superclasses=fields.get("superclasses"),
             subclasses=fields.get("subclasses"),
@@ -104,37 +104,37 @@ class _Cifar(Published):
         """Mean and standard deviation per channel that images are normalised by."""
         return _NORMALISATIONS.get(self.normalise, (self._mean, self._std))
 
-    def _sized(self, images: np.ndarray) -> np.ndarray:
+    def _resize_images(self, images: np.ndarray) -> np.ndarray:
         """Return images, uint8 [N, 3, 32, 32], in the size asked for; another one is kept in a cache file."""
         side = self.image_size
         if side == _SIDE:
             return images
-        key = [side, content(self.folder() / file for file in self.files())]
+        key = [side, checksum(self.folder() / file for file in self.files())]
         shape = (len(images), 3, side, side)
 
         def decode() -> Decoded:
-            return Decoded(shape, scaled([images.transpose(0, 2, 3, 1)], side), {})
+            return Decoded(shape, scale_images([images.transpose(0, 2, 3, 1)], side), {})
 
-        return cached(type(self).__name__, key, decode, None, self.verify)[0]
+        return use_cache(type(self).__name__, key, decode, None, self.verify)[0]
 
     def _batch(self, path: Path, md5: str, meta: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
         self.check(path, md5)
         content = unpickle(path)
-        with decoding(path, REPLACE):
+        with explain_decode_errors(path, REPLACE):
             images = content["data"].reshape(-1, 3, 32, 32)
             batch = {"images": images}
             for field, key, names_key in (("labels", *self._labels), *self._others):
-                names = _names(path.parent / self._meta[0], meta, names_key)
+                names = _read_names(path.parent / self._meta[0], meta, names_key)
                 _, batch[field] = images_and_labels(
                     path, images.transpose(0, 2, 3, 1), content[key], len(names)
                 )
         return batch
 
 
-def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
-    with decoding(path, REPLACE):
-        return fit(list[str], content[key])
+def _read_names(path: Path, content: dict[str, Any], key: str) -> list[str]:
+    with explain_decode_errors(path, REPLACE):
+        return convert_content(list[str], content[key])
 
 
 class CIFAR10(_Cifar):
@@ -157,7 +157,7 @@ class CIFAR10(_Cifar):
     _std = (0.2023, 0.1994, 0.2010)
 
 
-_KINDS = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
+_KEYS = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
 
 
 class CIFAR100(_Cifar):
@@ -180,12 +180,12 @@ class CIFAR100(_Cifar):
 
     @property
     def _labels(self) -> tuple[str, str]:
-        return _KINDS[self.labels]
+        return _KEYS[self.labels]
 
     @property
     def _others(self) -> tuple[tuple[str, str, str], ...]:
         return (
-            ("superclasses", *_KINDS["coarse"]) if self.labels == "fine" else ("subclasses", *_KINDS["fine"]),
+            ("superclasses", *_KEYS["coarse"]) if self.labels == "fine" else ("subclasses", *_KEYS["fine"]),
         )
 
 

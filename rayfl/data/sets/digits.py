@@ -11,13 +11,13 @@ from PIL import Image, ImageDraw, ImageFont
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.readers.cache import Decoded, cached
+from rayfl.data.readers.cache import Decoded, use_cache
 from rayfl.randomness import numpy_generator
 
 DOMAINS = ("handwriting", "photo", "inverted", "printed", "lowres")
 VIEWS = 4  # renderings of a training source, each with a pose of its own
 SIDE = 32  # pixels
-_RECIPE = 1  # raise it whenever the images change: it is part of the cache's name
+_DIGITS_VERSION = 1  # raise it whenever the images change: it is part of the cache's name
 _SEED = 2024  # of the whole recipe; independent of a run's seed
 
 # Faces, like handwritten sources, belong to one of train, validation and test.
@@ -62,7 +62,7 @@ class EmbeddedDigits(Data):
     def load(self) -> Dataset:
         """Make the images, or map what an earlier run has made."""
         libraries = [version(name) for name in ("numpy", "scikit-learn", "matplotlib")]
-        images, arrays = cached("EmbeddedDigits", [_RECIPE, libraries], _decoded)
+        images, arrays = use_cache("EmbeddedDigits", [_DIGITS_VERSION, libraries], _decode_digits)
         return Dataset(
             inputs=images,
             labels=arrays["labels"],
@@ -75,13 +75,13 @@ class EmbeddedDigits(Data):
         )
 
 
-def _decoded() -> Decoded:
-    arrays = build()
+def _decode_digits() -> Decoded:
+    arrays = build_digits()
     images = arrays.pop("images")
     return Decoded(images.shape, [images], arrays)
 
 
-def build() -> dict[str, np.ndarray]:
+def build_digits() -> dict[str, np.ndarray]:
     """Make the images from scratch.
 
     Returns:
@@ -94,19 +94,19 @@ def build() -> dict[str, np.ndarray]:
     labels = digits.target.astype(np.int64)
     rng = numpy_generator(_SEED, "embedded digits")
     handwriting: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
-        "handwriting": _plain,
-        "photo": _photo,
-        "inverted": _inverted,
-        "lowres": _lowres,
+        "handwriting": _draw_plain,
+        "photo": _draw_photo,
+        "inverted": _draw_inverted,
+        "lowres": _draw_lowres,
     }
     parts: list[tuple[np.ndarray, np.ndarray, int, int]] = []
-    for origin, chosen in _split(labels, rng).items():
+    for origin, chosen in _split_sources(labels, rng).items():
         for k, (name, render) in enumerate(handwriting.items()):
             mine = np.repeat(chosen[k :: len(handwriting)], VIEWS) if origin == TRAIN else chosen
             parts.append((render(sources[mine], origin, rng), labels[mine], DOMAINS.index(name), origin))
         count = len(chosen) // 10 * 10
         printed = np.arange(count) % 10
-        parts.append((_printed(printed, origin, rng), printed, DOMAINS.index("printed"), origin))
+        parts.append((_draw_printed(printed, origin, rng), printed, DOMAINS.index("printed"), origin))
     return {
         "images": np.concatenate([images for images, *_ in parts]),
         "labels": np.concatenate([labels for _, labels, *_ in parts]).astype(np.int64),
@@ -115,7 +115,7 @@ def build() -> dict[str, np.ndarray]:
     }
 
 
-def _split(labels: np.ndarray, rng: np.random.Generator) -> dict[int, np.ndarray]:
+def _split_sources(labels: np.ndarray, rng: np.random.Generator) -> dict[int, np.ndarray]:
     """Divide the sources 70/10/20, class by class; within a part the classes follow each other."""
     parts: dict[int, list[np.ndarray]] = {TRAIN: [], VAL: [], TEST: []}
     for c in range(10):
@@ -168,24 +168,24 @@ def _pixels(images: np.ndarray) -> np.ndarray:
     return np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
 
 
-def _plain(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_plain(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Draw white on black."""
     return _pixels(_strokes(sources, SIDE, rng))
 
 
-def _photo(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_photo(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Blend with a patch of a photograph by absolute difference (as MNIST-M: Ganin and Lempitsky, 2015)."""
     return _pixels(np.abs(_patches(len(sources), origin, rng) - _strokes(sources, SIDE, rng)[:, None]))
 
 
-def _inverted(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_inverted(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Draw thick and dark on light paper."""
     strokes = _thicken(_strokes(sources, SIDE, rng))
     paper = rng.uniform(0.75, 1.0, (len(sources), 3, 1, 1))
     return _pixels(paper * (1 - strokes[:, None]))
 
 
-def _lowres(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_lowres(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Draw grey on grey at 8x8 pixels, with noise, and enlarge without smoothing."""
     strokes = _strokes(sources, 8, rng)
     contrast = rng.uniform(0.5, 0.7, (len(sources), 1, 1))
@@ -194,7 +194,7 @@ def _lowres(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.nd
     return _pixels(fine + rng.normal(0, 0.08, fine.shape))
 
 
-def _printed(labels: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_printed(labels: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Print with random face, size, turn, place and colours (as SynthDigits: Ganin and Lempitsky, 2015)."""
     faces = [_face(name, size) for name in _FACES[origin] for size in (24, 28, 32)]
     masks = np.empty((len(labels), SIDE, SIDE))

@@ -14,7 +14,7 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.cache import Decoded, checksum, use_cache
 from rayfl.data.readers.files import (
     REPLACE,
     FileData,
@@ -25,16 +25,16 @@ from rayfl.data.readers.files import (
     read_packed,
     unpickle,
 )
-from rayfl.data.readers.images import read_image, scaled, stacked
+from rayfl.data.readers.images import read_image, scale_images, stack_all
 from rayfl.data.readers.tables import read_arrays
-from rayfl.data.sets.folders import plain, stratified_shuffle
+from rayfl.data.sets.folders import plain_name, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import BadValue, Conflict, UserError
-from rayfl.system.files import decoding, open_file, reading
+from rayfl.system.files import explain_decode_errors, explain_read_errors, open_file
 
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
-_PARTS = 10
+_N_PARTS = 10
 _ORIGINALS = {"MNIST": 70_000, "SVHN": 99_289, "USPS": 9_298, "SynthDigits": 488_953, "MNIST-M": 68_002}
 """Training and test images of the originals together; FedBN's MNIST-M has 70,000, of another release."""
 
@@ -66,19 +66,19 @@ class DigitsFive(FileData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = None if self.domains is None else [plain(name) for name in self.domains]
-        chosen = [name for name in _DOMAINS if names is None or plain(name) in names]
+        names = None if self.domains is None else [plain_name(name) for name in self.domains]
+        chosen = [name for name in _DOMAINS if names is None or plain_name(name) in names]
         if not chosen or (names is not None and len(names) != len(chosen)):
             raise BadValue(
                 "data.domains", f"is {self.domains}", f"it must be some of {', '.join(_DOMAINS)}, each once"
             )
         if names is not None:
             vars(self)["domains"] = chosen
-        whole = self.quantity in range(1, _PARTS + 1)
+        whole = self.quantity in range(1, _N_PARTS + 1)
         if not (whole or 1 / int(PART) <= self.quantity < 1):
             raise BadValue(
                 "data.quantity",
-                f"is {self.quantity}: it must be a whole number from 1 to {_PARTS}, or below 1 and large "
+                f"is {self.quantity}: it must be a whole number from 1 to {_N_PARTS}, or below 1 and large "
                 f"enough for an image (1/{int(PART)})",
             )
         if self.scale == "full" and self.quantity != 1:
@@ -92,21 +92,21 @@ class DigitsFive(FileData):
         """Return the images in use of all five domains: test images, and FedBN's or all training images."""
         if self.scale == "full":
             return _ORIGINALS
-        return {name: int(PART * _PARTS) + math.ceil(n / 5) for name, n in _ORIGINALS.items()}
+        return {name: int(PART * _N_PARTS) + math.ceil(n / 5) for name, n in _ORIGINALS.items()}
 
     def load(self) -> Dataset:
         """Find the files, and decode them or map what an earlier run has decoded."""
         names = tuple(self.domains or _DOMAINS)
         found = [self._find(name) for name in names]
         key = [self.image_size, self.scale, self.verify, [f.key() for f in found]]
-        images, arrays = cached(
+        images, arrays = use_cache(
             "DigitsFive", key, partial(self._decode, names, found), self.cache, self.verify
         )
         origin = arrays["origin"].copy()
         if self.scale == "fedbn":
             for k, name in enumerate(names):
                 train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
-                origin[train[self._wanted(name, len(train)) :]] = UNUSED
+                origin[train[self._images_in_use(name, len(train)) :]] = UNUSED
         return Dataset(
             inputs=images,
             labels=arrays["labels"],
@@ -118,7 +118,7 @@ class DigitsFive(FileData):
             std=(0.5, 0.5, 0.5),
         )
 
-    def _wanted(self, name: str, available: int) -> int:
+    def _images_in_use(self, name: str, available: int) -> int:
         wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
         if wanted > available:
             raise Conflict(
@@ -128,7 +128,7 @@ class DigitsFive(FileData):
             )
         return wanted
 
-    def there(self) -> dict[str, Path]:
+    def complete_domains(self) -> dict[str, Path]:
         """Return domain -> folder of those domains whose files are complete."""
         found = {}
         for name in self.domains or _DOMAINS:
@@ -143,7 +143,7 @@ class DigitsFive(FileData):
         begun: Path | None = None
         for layout in layouts:
             for place in layout.places:
-                files = [_packed(root / place / file) for file in layout.files]
+                files = [_packed_path(root / place / file) for file in layout.files]
                 missing = [file for file in files if not file.exists()]
                 if not missing:
                     return _Files(layout, root / place, files)
@@ -152,9 +152,9 @@ class DigitsFive(FileData):
         advice = "Set root to the right folder, leave the domain out (--data.domains)"
         advice += f", or get it from {layouts[-1].source}"
         if begun is not None:
-            raise self.missing(f"the file {begun.name} of domain {name}", begun, advice)
+            raise self.not_found(f"the file {begun.name} of domain {name}", begun, advice)
         places = [f"{root / layout.places[0] / layout.files[0]} ({layout.what})" for layout in layouts]
-        raise self.missing(f"domain {name}", " and ".join(places), advice)
+        raise self.not_found(f"domain {name}", " and ".join(places), advice)
 
     def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
         """Read, divide and cut all domains; the images are scaled as they are written."""
@@ -162,7 +162,7 @@ class DigitsFive(FileData):
         domains: list[np.ndarray] = []
         origin: list[np.ndarray] = []
         for k, (name, files) in enumerate(zip(names, found)):
-            for o, part in zip((TRAIN, TEST), self._divided(name, files)):
+            for o, part in zip((TRAIN, TEST), self._training_and_test(name, files)):
                 parts.append(part)
                 domains.append(np.full(len(part[1]), k, np.int64))
                 origin.append(np.full(len(part[1]), o, np.uint8))
@@ -172,10 +172,10 @@ class DigitsFive(FileData):
             "origin": np.concatenate(origin),
         }
         size = self.image_size
-        chunks = scaled([images for images, _ in parts], size)
+        chunks = scale_images([images for images, _ in parts], size)
         return Decoded((len(arrays["labels"]), 3, size, size), chunks, arrays)
 
-    def _divided(self, name: str, files: "_Files") -> tuple[Read, Read]:
+    def _training_and_test(self, name: str, files: "_Files") -> tuple[Read, Read]:
         """Return a domain's training images, all or those of the ten parts, and its test images."""
         if files.layout.read is None:
             if self.scale == "full":
@@ -183,12 +183,12 @@ class DigitsFive(FileData):
                     "data.scale",
                     f"is full, and {files.folder} has FedBN's ten parts of domain {name}: use quantity=10",
                 )
-            *parts, held_out = (_prepared(path, self.verify) for path in files.paths)
-            return _joined(files.folder, parts), held_out
+            *parts, held_out = (_read_prepared(path, self.verify) for path in files.paths)
+            return _join_parts(files.folder, parts), held_out
         images, labels = files.layout.read(files.folder, self.verify)
         train, test = stratified_shuffle(labels, f"domain {name} in {files.folder}")
         if self.scale == "fedbn":
-            train = train[: int(PART * _PARTS)]
+            train = train[: int(PART * _N_PARTS)]
         return (images[train], labels[train]), (images[test], labels[test])
 
 
@@ -215,16 +215,16 @@ class _Files:
 
     def key(self) -> list[Any]:
         """Return what tells these files from others: their names and what is in them."""
-        return [[path.name for path in self.paths], content(self.paths)]
+        return [[path.name for path in self.paths], checksum(self.paths)]
 
 
-def _packed(path: Path) -> Path:
+def _packed_path(path: Path) -> Path:
     """Return the .gz of a file where only that is there."""
     packed = path.with_name(path.name + ".gz")
     return packed if packed.is_file() and not path.exists() else path
 
 
-def _prepared(path: Path, verify: bool) -> Read:
+def _read_prepared(path: Path, verify: bool) -> Read:
     """Read one of FedBN's files: a pickled tuple of images and labels."""
     if verify:
         check_sum(
@@ -233,7 +233,7 @@ def _prepared(path: Path, verify: bool) -> Read:
             "sha256",
         )
     content = unpickle(path, tuple)
-    with decoding(path, REPLACE):
+    with explain_decode_errors(path, REPLACE):
         images, labels = content
     return images_and_labels(path, images, labels)
 
@@ -245,14 +245,14 @@ def _checksums() -> dict[str, str]:
     return {path: digest for digest, path in map(str.split, text.splitlines())}
 
 
-def _joined(folder: Path, parts: Sequence[Read]) -> Read:
+def _join_parts(folder: Path, parts: Sequence[Read]) -> Read:
     images, labels = zip(*parts)
-    with reading(folder, REPLACE):  # images of several sizes are not put together
+    with explain_read_errors(folder, REPLACE):  # images of several sizes are not put together
         return np.concatenate(images), np.concatenate(labels)
 
 
-def _published(data: type[MNIST | USPS], folder: Path, verify: bool) -> Read:
-    return _joined(folder, data(root=str(folder), verify=verify).read())
+def _read_original(data: type[MNIST | USPS], folder: Path, verify: bool) -> Read:
+    return _join_parts(folder, data(root=str(folder), verify=verify).read())
 
 
 _SVHN: dict[str, str | None] = {
@@ -266,14 +266,14 @@ def _mats(sums: Mapping[str, str | None], folder: Path, verify: bool) -> Read:
     for name, md5 in sums.items():
         if verify and md5 is not None:
             check_sum(folder / name, md5)
-    return _joined(folder, [_mat(folder / name) for name in sums])
+    return _join_parts(folder, [_mat(folder / name) for name in sums])
 
 
 def _mat(path: Path) -> Read:
     """Read a file of MATLAB with images X, uint8 [32, 32, 3, n], and labels y, where 10 may stand for 0."""
     from scipy.io import loadmat
 
-    with decoding(path, REPLACE), open_file(path) as file:
+    with explain_decode_errors(path, REPLACE), open_file(path) as file:
         content = loadmat(file)
         images, labels = content["X"].transpose(3, 0, 1, 2), content["y"]
         labels = np.where(labels == 10, 0, labels)
@@ -285,7 +285,7 @@ def _mnistm_arrays(folder: Path, verify: bool) -> Read:
     content = unpickle(path)
     parts = ("train", "valid", "test")
     given = [(content.get(part), content.get(f"{part}_label")) for part in parts]
-    return _joined(folder, [images_and_labels(path, *each) for each in given])
+    return _join_parts(folder, [images_and_labels(path, *each) for each in given])
 
 
 _NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
@@ -294,10 +294,10 @@ _NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
 def _mnistm_npz(folder: Path, verify: bool) -> Read:
     parts = []
     for path in (folder / name for name in _NPZ):
-        with decoding(path, REPLACE):
+        with explain_decode_errors(path, REPLACE):
             arrays = read_arrays(path, ("x", "y"))
         parts.append(images_and_labels(path, arrays["x"], arrays["y"]))
-    return _joined(folder, parts)
+    return _join_parts(folder, parts)
 
 
 def _mnistm_original(folder: Path, verify: bool) -> Read:
@@ -305,16 +305,16 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
     for part in ("train", "test"):
         path = folder / f"mnist_m_{part}_labels.txt"
         text = read_packed(path)
-        with decoding(path, REPLACE):
+        with explain_decode_errors(path, REPLACE):
             names, labels = zip(*(line.split() for line in text.decode().splitlines() if line.strip()))
             numbers = np.array([int(label) for label in labels])
         files = (read_image(folder / f"mnist_m_{part}" / name) for name in names)
-        images = stacked(path, files, len(names)).transpose(0, 2, 3, 1)
+        images = stack_all(path, files, len(names)).transpose(0, 2, 3, 1)
         parts.append(images_and_labels(path, images, numbers))
-    return _joined(folder, parts)
+    return _join_parts(folder, parts)
 
 
-_FEDBN_FILES = (*(f"partitions/train_part{k}.pkl" for k in range(_PARTS)), "test.pkl")
+_FEDBN_FILES = (*(f"partitions/train_part{k}.pkl" for k in range(_N_PARTS)), "test.pkl")
 
 
 def _fedbn(folder: str) -> _Layout:
@@ -327,7 +327,7 @@ _MNISTM_PLACES = ("mnist_m", "MNIST_M", ".")
 _DOMAINS: dict[str, list[_Layout]] = {
     "MNIST": [
         _fedbn("MNIST"),
-        _Layout("original", (".",), tuple(MNIST().files()), partial(_published, MNIST), MNIST.source),
+        _Layout("original", (".",), tuple(MNIST().files()), partial(_read_original, MNIST), MNIST.source),
     ],
     "SVHN": [
         _fedbn("SVHN"),
@@ -341,7 +341,7 @@ _DOMAINS: dict[str, list[_Layout]] = {
     ],
     "USPS": [
         _fedbn("USPS"),
-        _Layout("original", (".", "USPS"), tuple(USPS().files()), partial(_published, USPS), USPS.source),
+        _Layout("original", (".", "USPS"), tuple(USPS().files()), partial(_read_original, USPS), USPS.source),
     ],
     "SynthDigits": [
         _fedbn("SynthDigits"),

@@ -15,18 +15,18 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.readers.cache import Decoded, cached, digests
+from rayfl.data.readers.cache import Decoded, file_digests, use_cache
 from rayfl.data.readers.files import FileData, Side
 from rayfl.data.readers.images import in_chunks, read_image
 from rayfl.errors import BadData, Damaged
 from rayfl.randomness import numpy_generator
-from rayfl.system.files import entries
+from rayfl.system.files import folder_entries
 
 log = logging.getLogger(__name__)
 
-_KINDS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+_IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
-_PARTS = ("train", "training", "val", "valid", "validation", "test", "testing")
+_SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing")
 """Names of folders that are hardly those of domains."""
 
 
@@ -50,7 +50,7 @@ class Found:
     domain_names: tuple[str, ...]
     remarks: tuple[str, ...] = ()
 
-    def of(self, domain: int) -> np.ndarray:
+    def of_domain(self, domain: int) -> np.ndarray:
         """Return the int64 indices of a domain's images."""
         return np.flatnonzero(self.domains == domain)
 
@@ -91,9 +91,9 @@ class DomainFolders(FileData):
         """Find the images and decode them, or map what an earlier run has decoded."""
         found, class_names = self.find()
         origin = self.origin(found)
-        each = digests(found.root / file for file in found.files)
+        each = file_digests(found.root / file for file in found.files)
         key = [self.image_size, self.colour, hashlib.sha256(b"".join(each)).hexdigest()]
-        images, _ = cached(type(self).__name__, key, partial(self._decode, found), self.cache, self.verify)
+        images, _ = use_cache(type(self).__name__, key, partial(self._decode, found), self.cache, self.verify)
         dataset = Dataset(
             inputs=images,
             labels=found.labels,
@@ -124,7 +124,7 @@ class DomainFolders(FileData):
         if not self.verify:
             return
         for k, name in enumerate(found.domain_names):
-            n = int((origin[found.of(k)] != UNUSED).sum())
+            n = int((origin[found.of_domain(k)] != UNUSED).sum())
             if n != self.published.get(name, n):
                 raise Damaged(
                     found.root,
@@ -149,13 +149,13 @@ class DomainFolders(FileData):
         """
         root = self.folder()
         if not root.is_dir():
-            raise self.missing("the folder root", root)
+            raise self.not_found("the folder root", root)
         tried = [*(root / place for place in places), root]
         for folder in tried:
             if not domains or any(subfolder(folder, domain) for domain in domains):
                 return folder
         what = f"the folder of a domain ({', '.join(domains)})"
-        raise self.missing(what, " and ".join(map(str, tried)))
+        raise self.not_found(what, " and ".join(map(str, tried)))
 
     def scan(self, root: Path, domains: Sequence[str], classes: Sequence[str]) -> Found:
         """Find the images of all classes in all domains.
@@ -184,8 +184,8 @@ class DomainFolders(FileData):
                         "or name each once in domains and classes (--data.domains, --data.classes)",
                     )
                 taken.add(folder)
-                inside = entries(folder) if folder.is_dir() else []
-                found = _texts(folder, [entry.name for entry in inside if _is_image(entry)])
+                inside = folder_entries(folder) if folder.is_dir() else []
+                found = _text_names(folder, [entry.name for entry in inside if _is_image(entry)])
                 others += [Path(entry) for entry in inside if not _is_image(entry)]
                 if not found:
                     lacking.append(f"domain {domain} has no images of class {name}")
@@ -199,11 +199,11 @@ class DomainFolders(FileData):
                 type(self).__name__,
                 len(others),
                 str(others[0]),
-                ", ".join(sorted(_KINDS)),
+                ", ".join(sorted(_IMAGE_ENDINGS)),
             )
         for given, there, what in ((classes, labels, "class"), (domains, numbers, "domain")):
             if absent := [name for i, name in enumerate(given) if i not in set(there)]:
-                raise self.missing(
+                raise self.not_found(
                     f'any image of the {what} "{absent[0]}"', root, "Leave it out, or add images"
                 )
         arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
@@ -213,7 +213,7 @@ class DomainFolders(FileData):
         """Return the folder of a class in a domain, which one's own data may lack."""
         above = subfolder(root, domain)
         if above is None:
-            raise self.missing(f"domain {domain}", root / domain, "Complete the folder")
+            raise self.not_found(f"domain {domain}", root / domain, "Complete the folder")
         folder = subfolder(above, name)
         return folder or above / name
 
@@ -241,7 +241,7 @@ class ImageFolders(DomainFolders):
             found = self.scan(root.absolute().parent, (root.absolute().name,), names)
             return replace(found, domain_names=(type(self).__name__,)), tuple(names)
         domains = self.domains or _folders(root)
-        if all(plain(domain) in _PARTS for domain in domains):
+        if all(plain_name(domain) in _SPLIT_FOLDERS for domain in domains):
             log.warning(
                 "ImageFolders: %s in %s are read as domains, and each is divided into training and test "
                 "images anew: to keep the division, give both to rayfl.data.from_torchvision as data sets",
@@ -272,7 +272,7 @@ def stratified(found: Found, domain: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int64 indices for training and for testing, each in random order.
     """
-    mine = found.of(domain)
+    mine = found.of_domain(domain)
     train, test = stratified_shuffle(found.labels[mine], f"domain {found.domain_names[domain]}")
     return mine[train], mine[test]
 
@@ -340,7 +340,7 @@ def _copies(files: Sequence[str], digests: Sequence[bytes]) -> tuple[str, ...]:
     )
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name without case and punctuation: copies of a data set spell their folders differently."""
     letters = unicodedata.normalize("NFC", name.lower())
     return "".join(letter for letter in letters if unicodedata.category(letter)[0] in "LMN")
@@ -350,16 +350,16 @@ def subfolder(parent: Path, name: str) -> Path | None:
     """Return the folder of a name, or one whose name differs in case and punctuation only."""
     if (parent / name).is_dir():
         return parent / name
-    wanted = plain(name)  # nothing is left of a name that is all punctuation
-    alike = [n for n in _folders(parent) if wanted and plain(n) == wanted] if parent.is_dir() else []
+    wanted = plain_name(name)  # nothing is left of a name that is all punctuation
+    alike = [n for n in _folders(parent) if wanted and plain_name(n) == wanted] if parent.is_dir() else []
     return parent / alike[0] if alike else None
 
 
 def _folders(parent: Path) -> list[str]:
-    return _texts(parent, [entry.name for entry in entries(parent) if entry.is_dir()])
+    return _text_names(parent, [entry.name for entry in folder_entries(parent) if entry.is_dir()])
 
 
-def _texts(parent: Path, names: list[str]) -> list[str]:
+def _text_names(parent: Path, names: list[str]) -> list[str]:
     """Return names, which must be text: others could neither be shown nor recorded."""
     for name in names:
         try:
@@ -371,9 +371,9 @@ def _texts(parent: Path, names: list[str]) -> list[str]:
 
 def _holds_classes(root: Path) -> bool:
     """Say whether the folders in a folder are those of classes: some hold images, and none holds folders."""
-    inside = [entry for name in _folders(root) for entry in entries(root / name)]
+    inside = [entry for name in _folders(root) for entry in folder_entries(root / name)]
     return not any(entry.is_dir() for entry in inside) and any(map(_is_image, inside))
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    return Path(entry.name).suffix.lower() in _KINDS and not entry.is_dir()
+    return Path(entry.name).suffix.lower() in _IMAGE_ENDINGS and not entry.is_dir()

@@ -12,15 +12,15 @@ from pydantic import StringConstraints
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import Dataset
-from rayfl.data.readers.images import open_image, pixels, stacked
+from rayfl.data.readers.images import open_image, pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
 from rayfl.settings import at_least, below
-from rayfl.system.files import decoding, fit, open_file, read_json
+from rayfl.system.files import convert_content, explain_decode_errors, open_file, read_json
 from rayfl.system.memory import check_memory
 
-_MEND = "save it again with save_to_disk"
+_SAVE_REMEDY = "save it again with save_to_disk"
 _VALIDATION = ("validation", "valid", "val", "dev")
 """Names of published splits for validation."""
 _INDEXES = ("state.json", "dataset_dict.json")
@@ -67,14 +67,14 @@ class HuggingFaceData(SampleData):
         except ImportError:
             raise Missing("data", ": HuggingFaceData needs datasets", "pip install 'rayfl[hf]'") from None
         folder = Path(self.root).expanduser().absolute()
-        with decoding(folder, _MEND):
+        with explain_decode_errors(folder, _SAVE_REMEDY):
             size = 0
             for above, _, names in os.walk(folder, onerror=_raise):
                 for name in names:
                     open_file(Path(above, name)).close()  # a pipe could be waited for without end
                     size += Path(above, name).stat().st_size
                     if name in _INDEXES:
-                        fit(_Index, read_json(Path(above, name)))
+                        convert_content(_Index, read_json(Path(above, name)))
             check_memory(2 * size, f"the tables in {folder}", "use fewer samples or a larger machine")
             found = load_from_disk(str(folder))
             several = isinstance(found, dict)
@@ -103,7 +103,7 @@ class HuggingFaceData(SampleData):
             known = ", ".join(table.column_names[:10])
             raise Unknown(self.root, f"has no column {missing[0]!r}, only {known}")
         if type(found.features[self.x]).__name__ == "Image":
-            x = stacked(self.root, _pictures(str(self.root), table.column(self.x).to_pylist()), len(table))
+            x = stack_all(self.root, _pictures(str(self.root), table.column(self.x).to_pylist()), len(table))
         else:
             x = column(self.root, self.x, table.column(self.x))
         named = [None if name is None else column(self.root, name, table.column(name)) for name in wanted[1:]]
@@ -112,14 +112,14 @@ class HuggingFaceData(SampleData):
         return Samples(x, NamedLabels(y, names) if names else y, *groups)
 
 
-class _File(TypedDict):
+class _ArrowFile(TypedDict):
     filename: _Name
 
 
 class _Index(TypedDict, total=False):
     """What names the files of a data set: those of its own folder alone, for it could name any."""
 
-    _data_files: Annotated[list[_File], MinLen(1)]
+    _data_files: Annotated[list[_ArrowFile], MinLen(1)]
     splits: list[_Name]
 
 
@@ -131,6 +131,9 @@ def _pictures(root: str, given: list[dict[str, Any]]) -> Iterator[np.ndarray]:
     """Yield pictures as uint8 [C, H, W]; grey ones have a channel."""
     for i, picture in enumerate(given):
         place = f"{root}: picture {i}"
-        with decoding(place, _MEND), open_image(place, io.BytesIO(picture["bytes"])) as image:
+        with (
+            explain_decode_errors(place, _SAVE_REMEDY),
+            open_image(place, io.BytesIO(picture["bytes"])) as image,
+        ):
             array = pixels(place, image)
         yield array

@@ -10,9 +10,9 @@ import numpy as np
 
 from rayfl.data.dataset import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_packed, unpickle
-from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
+from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain_name, stratified
 from rayfl.errors import Damaged
-from rayfl.system.files import decoding, fit
+from rayfl.system.files import convert_content, explain_decode_errors
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class _Protocols(DomainFolders):
         if paths is None:
             parts = [stratified(found, k) for k in range(len(found.domain_names))]
         else:
-            places = _places(found)
+            places = _index_by_key(found)
             read = [self._read_list(found, domain, path, places) for domain, path in paths]
             if len(np.unique(every := np.concatenate(read))) < len(every):
                 raise Damaged(
@@ -103,15 +103,17 @@ class _Protocols(DomainFolders):
             log.warning(line, type(self).__name__, missing[0].name, found.root, otherwise)
             return None
         if missing:
-            raise self.missing(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)
+            raise self.not_found(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)
         return paths
 
     def _read_list(self, found: Found, domain: str, path: Path, places: Mapping[str, int]) -> np.ndarray:
         """Return the indices of the images on one of FedBN's lists: arrays of paths and of class names."""
         content = unpickle(path, tuple)
-        with decoding(path, _FRESH):
+        with explain_decode_errors(path, _FRESH):
             paths, _ = content  # the classes are those of the folders
-            return self.indices_of(fit(list[str], np.asarray(paths).tolist()), domain, path, found, places)
+            return self.indices_of(
+                convert_content(list[str], np.asarray(paths).tolist()), domain, path, found, places
+            )
 
     def indices_of(
         self, listed: Sequence[str], domain: str, path: Path, found: Found, places: Mapping[str, int]
@@ -119,25 +121,25 @@ class _Protocols(DomainFolders):
         """Return int64 indices of listed images, whose paths end in ``domain/class/file``."""
         indices = []
         for line in listed:
-            k = places.get(_place(line))
+            k = places.get(_list_key(line))
             if k is None:
                 what = f"the image {line}, which {path} names,"
-                raise self.missing(what, found.root, "Complete the folder")
+                raise self.not_found(what, found.root, "Complete the folder")
             if found.domain_names[found.domains[k]] != domain:
                 raise Damaged(path, f"names {line}, which is not of domain {domain}")
             indices.append(k)
         return np.array(indices, np.int64)
 
 
-def _places(found: Found) -> dict[str, int]:
+def _index_by_key(found: Found) -> dict[str, int]:
     """Return the index of each image by what identifies it on any list."""
-    return {_place(file): k for k, file in enumerate(found.files)}
+    return {_list_key(file): k for k, file in enumerate(found.files)}
 
 
-def _place(path: str) -> str:
+def _list_key(path: str) -> str:
     """Reduce a path to domain, class and file, the folders without case and punctuation."""
     domain, name, file = ["", "", *path.replace("\\", "/").split("/")][-3:]
-    return f"{plain(domain)}/{plain(name)}/{file}"
+    return f"{plain_name(domain)}/{plain_name(name)}/{file}"
 
 
 class OfficeCaltech10(_Protocols):
@@ -216,14 +218,14 @@ class DomainNet(_Protocols):
         paths = self.lists(found, "txt", "all images of the folders are used")
         if paths is None:
             return np.full(len(found.files), TRAIN, np.uint8)
-        places = _places(found)
-        wanted = {plain(name) for name in self.classes}
+        places = _index_by_key(found)
+        wanted = {plain_name(name) for name in self.classes}
         origin = np.full(len(found.files), UNUSED, np.uint8)
         for domain, path in paths:
-            with decoding(path, _FRESH):
+            with explain_decode_errors(path, _FRESH):
                 text = read_packed(path).decode()
             lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
-            mine = [line for line in lines if _place(line).split("/")[1] in wanted]
+            mine = [line for line in lines if _list_key(line).split("/")[1] in wanted]
             origin[self.indices_of(mine, domain, path, found, places)] = TRAIN
         return origin
 

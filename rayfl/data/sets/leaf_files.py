@@ -15,12 +15,18 @@ from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.errors import BadData, Conflict, Missing
 from rayfl.settings import at_least
-from rayfl.system.files import decoding, entries, fit, read_json, reading
-from rayfl.system.text import shown
+from rayfl.system.files import (
+    convert_content,
+    explain_decode_errors,
+    explain_read_errors,
+    folder_entries,
+    read_json,
+)
+from rayfl.system.text import short_repr
 
 CHARACTERS = ("\n", *map(chr, range(32, 127)))
 """The characters that have a class of their own in texts, in the order of the classes."""
-_MEND = "write it again with LEAF's preprocess.sh"
+_LEAF_REMEDY = "write it again with LEAF's preprocess.sh"
 
 
 class _User(TypedDict):
@@ -28,7 +34,7 @@ class _User(TypedDict):
     y: list[Any]
 
 
-class _File(TypedDict):
+class _LeafFile(TypedDict):
     users: list[str]
     user_data: dict[str, _User]
 
@@ -72,20 +78,22 @@ class LEAFFiles(Data):
 
     def _part(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return the inputs and the labels of every user in one of the folders."""
-        with reading(folder):
-            files = [Path(entry) for entry in entries(folder) if entry.name.endswith(".json")]
+        with explain_read_errors(folder):
+            files = [Path(entry) for entry in folder_entries(folder) if entry.name.endswith(".json")]
         if not files:
             raise Missing(folder, "has no files of LEAF (*.json)", "set root to the folder that holds it")
         samples = {}
         for path in files:
-            with decoding(path, _MEND):
-                content = fit(_File, read_json(path))
+            with explain_decode_errors(path, _LEAF_REMEDY):
+                content = convert_content(_LeafFile, read_json(path))
                 for user in content["users"]:
                     if user in samples:
-                        raise ValueError(f"user {shown(user)} is there twice")
+                        raise ValueError(f"user {short_repr(user)} is there twice")
                     given = content["user_data"][user]
                     if given["x"]:
-                        samples[user] = self._samples(f"{path}: user {shown(user)}", given["x"], given["y"])
+                        samples[user] = self._samples(
+                            f"{path}: user {short_repr(user)}", given["x"], given["y"]
+                        )
         if not samples:
             raise BadData(folder, "has no samples", "use a smaller sampling in LEAF's preprocess.sh")
         return samples
@@ -95,7 +103,7 @@ class LEAFFiles(Data):
         if len(inputs) != len(labels):
             raise ValueError(f"{who} has {len(inputs)} x and {len(labels)} y")
         if isinstance(inputs[0], str):
-            fit(list[str], [*inputs, *labels])
+            convert_content(list[str], [*inputs, *labels])
             if len({*map(len, inputs)}) > 1 or {*map(len, labels)} != {1}:
                 raise BadData(who, "has texts of different lengths, or labels that are no single characters")
             return encoded("".join(inputs)).reshape(len(inputs), -1), encoded("".join(labels))
@@ -103,11 +111,11 @@ class LEAFFiles(Data):
         if x.dtype.kind not in "iuf" or x.ndim < 2:
             raise BadData(
                 who,
-                f"has samples such as {shown(inputs[0])}, and rayfl reads lists of equally many numbers, and "
-                "text of equal length",
+                f"has samples such as {short_repr(inputs[0])}, and rayfl reads lists of equally many "
+                "numbers, and text of equal length",
             )
         if y.dtype.kind not in "iuf" or (y != np.round(y)).any() or (np.abs(y) >= 2**63).any():
-            raise BadData(who, f"has labels such as {shown(labels[0])}, and rayfl reads whole numbers")
+            raise BadData(who, f"has labels such as {short_repr(labels[0])}, and rayfl reads whole numbers")
         if self.shape and math.prod(self.shape) != x[0].size:
             raise Conflict(
                 "data.shape", f"is {list(self.shape)}, and samples have {x[0].size} numbers: {who}"

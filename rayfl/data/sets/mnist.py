@@ -8,8 +8,8 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.readers.files import REPLACE, Published, Read, images_and_labels, is_there, read_packed
-from rayfl.data.readers.images import scaled
-from rayfl.system.files import decoding, reading
+from rayfl.data.readers.images import scale_images
+from rayfl.system.files import explain_decode_errors, explain_read_errors
 
 
 class _Digits(Published):
@@ -22,7 +22,7 @@ class _Digits(Published):
     def load(self) -> Dataset:
         """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""
         train, test = self.read()
-        images = np.concatenate(list(scaled([train[0], test[0]], 28)))
+        images = np.concatenate(list(scale_images([train[0], test[0]], 28)))
         return Dataset(
             inputs=images,
             labels=np.concatenate([train[1], test[1]]),
@@ -74,7 +74,7 @@ class MNIST(_Digits):
             path, md5 = zipped, packed
         self.check(path, md5)
         content = read_packed(path)
-        with reading(path, REPLACE):
+        with explain_read_errors(path, REPLACE):
             if content[:4] != bytes([0, 0, 8, dimensions]):
                 raise ValueError(f"it is no idx file of bytes in {dimensions} dimensions")
             sizes = np.frombuffer(content, ">u4", dimensions, 4).tolist()
@@ -107,7 +107,7 @@ class USPS(_Digits):
         """Return images, uint8 [n, 16, 16], and labels 0 to 9."""
         self.check(path, md5)
         text = read_packed(path)
-        with decoding(path, REPLACE):
+        with explain_decode_errors(path, REPLACE):
             labels, values = _libsvm(text)
         images = ((values + 1) / 2 * 255).astype(np.uint8)
         return images_and_labels(path, images, labels - 1)

@@ -9,12 +9,12 @@ from torch.utils.data import Subset
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.data.readers.images import pixels, stacked
+from rayfl.data.readers.images import pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
 from rayfl.errors import BadData, BadValue, Missing, Unknown
 from rayfl.settings import at_least, below
-from rayfl.system.text import shown
+from rayfl.system.text import short_repr
 
 _TRAIN = ({"train": True}, {"train": False})
 _SPLIT = ({"split": "train"}, {"split": "test"})
@@ -45,9 +45,9 @@ def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, 
     parts: dict[str, Any] = {}
     for name, what, given in (("test", "test_set", test_set), ("val", "val_set", val_set)):
         if given is not None:
-            parts[f"x_{name}"], parts[f"y_{name}"] = _stacked(what, given)
-    train = _stacked("train_set", train_set)
-    return Arrays(*train, **({"names": _names(train_set)} | parts | options))
+            parts[f"x_{name}"], parts[f"y_{name}"] = _stack_samples(what, given)
+    train = _stack_samples("train_set", train_set)
+    return Arrays(*train, **({"names": _class_names(train_set)} | parts | options))
 
 
 class TorchvisionData(Data):
@@ -74,7 +74,8 @@ class TorchvisionData(Data):
         if name not in KNOWN:
             raise Unknown(
                 "data.path",
-                f"is {shown(self.path)}, none of {', '.join(KNOWN)}: for others, rayfl.data.from_torchvision",
+                f"is {short_repr(self.path)}, none of {', '.join(KNOWN)}: for others, "
+                "rayfl.data.from_torchvision",
             )
         given = dict(self.arguments or {})
         if set(given) & {"root", "train", "split", "download", "transform", "target_transform", "transforms"}:
@@ -88,12 +89,12 @@ class TorchvisionData(Data):
             sets = [cls(**given, **part) for part in KNOWN[name]]
         except Exception as error:  # files that are missing or damaged can raise nearly anything
             raise BadData(f"torchvision.datasets.{name}", f"cannot be made ({error})") from None
-        samples = [Samples(*_stacked(name, each)) for each in sets]
+        samples = [Samples(*_stack_samples(name, each)) for each in sets]
         form = Form(name, None, self.test_fraction)
         return dataset_of(samples[0], samples[1] if sets[1:] else None, form)
 
 
-def _names(given: Any) -> list[str] | None:
+def _class_names(given: Any) -> list[str] | None:
     """Return the names of the classes, where a data set has them, or the one that it is a part of."""
     while isinstance(given, Subset):
         given = given.dataset
@@ -103,7 +104,7 @@ def _names(given: Any) -> list[str] | None:
     return None
 
 
-def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray | NamedLabels]:
+def _stack_samples(what: str, given: Any) -> tuple[np.ndarray, np.ndarray | NamedLabels]:
     """Return all inputs and all classes of a data set, with their names where it has them."""
     labels = []
 
@@ -114,8 +115,8 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray | NamedLabel
             place = f"{what}: sample {i}"
             array = pixels(place, x) if isinstance(x, Image.Image) else as_array(x)
             if array is None:
-                raise BadData(place, f"is {shown(x)}", "it must be a picture, an array or a tensor")
+                raise BadData(place, f"is {short_repr(x)}", "it must be a picture, an array or a tensor")
             yield array
 
-    x, names = stacked(what, inputs(), len(given)), _names(given)
+    x, names = stack_all(what, inputs(), len(given)), _class_names(given)
     return x, NamedLabels(np.array(labels), names) if names else np.array(labels)

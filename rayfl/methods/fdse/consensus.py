@@ -14,7 +14,7 @@ from rayfl.training import Params
 
 CHUNK = 2**18
 """Numbers of all clients that are worked on at once, in float64: as many as a processor keeps close by."""
-LEAST = 1e-12
+LEAST_NORM = 1e-12
 """A smaller update has no direction."""
 TOLERANCE = 1e-6
 """By how much a solution may oppose a client, relative to its unit vector."""
@@ -48,22 +48,24 @@ def minimum_norm_step(old: Params, new: Sequence[Params], names: Sequence[str]) 
     """
     n = len(new)
     gram = torch.zeros(n, n, dtype=torch.float64)
-    for _, _, updates in _chunks(old, new, names):
+    for _, _, updates in _update_chunks(old, new, names):
         gram += updates @ updates.T
     norms = gram.diagonal().sqrt()
-    moved = norms >= LEAST
+    moved = norms >= LEAST_NORM
     lengths = torch.where(moved, norms, torch.ones_like(norms))
     shares = least_norm(gram / lengths[:, None] / lengths[None, :], moved)
     factors = norms.mean() * shares / lengths
     tensors = {name: torch.empty_like(old[name], memory_format=torch.contiguous_format) for name in names}
-    for name, part, updates in _chunks(old, new, names):
+    for name, part, updates in _update_chunks(old, new, names):
         tensors[name].view(-1)[part] = (old[name].reshape(-1)[part].double() + factors @ updates).to(
             old[name].dtype
         )
     return MinimumNormStep(tensors, norms, shares)
 
 
-def _chunks(old: Params, new: Sequence[Params], names: Sequence[str]) -> Iterator[tuple[str, slice, Tensor]]:
+def _update_chunks(
+    old: Params, new: Sequence[Params], names: Sequence[str]
+) -> Iterator[tuple[str, slice, Tensor]]:
     """Yield (name, part of the flat tensor, updates float64 [clients, numbers]) piece by piece.
 
     The memory of the updates is used again for the next piece.
@@ -81,7 +83,7 @@ def _chunks(old: Params, new: Sequence[Params], names: Sequence[str]) -> Iterato
             yield name, part, updates
 
 
-def mean(tensors: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+def counted_mean(tensors: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """Return the mean of tensors weighted by counts, summed in float64."""
     total = sum(count * t.double() for count, t in zip(counts, tensors))
     return (torch.as_tensor(total) / sum(counts)).to(tensors[0].dtype)
@@ -101,7 +103,7 @@ def mix_by_similarity(rows: Sequence[Params], tau: float) -> tuple[list[Params],
         The mixtures, and the weights, float64 [clients, clients].
     """
     vectors = torch.stack([torch.cat([t.reshape(-1) for t in row.values()]) for row in rows]).double()
-    q = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=LEAST)
+    q = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=LEAST_NORM)
     attention = (q @ q.T / tau).softmax(1)
     sizes = [t.numel() for t in rows[0].values()]
     mixed = []
@@ -127,7 +129,7 @@ def least_norm(cosines: Tensor, moved: Tensor) -> Tensor:
         return moved.double()
     import cvxpy  # here: it takes a second to import, and only the server needs it
 
-    problem, root, most, u = _problem(len(cosines))
+    problem, root, most, u = _quadratic_programme(len(cosines))
     used = torch.where(moved[:, None] & moved[None, :], cosines, torch.zeros_like(cosines))
     values, vectors = torch.linalg.eigh((used + used.T) / 2)
     root.value = ((vectors * values.clamp(min=0).sqrt()) @ vectors.T).numpy()
@@ -162,7 +164,7 @@ _SOLVERS: dict[str, dict[str, Any]] = {
 
 
 @lru_cache(maxsize=8)
-def _problem(clients: int) -> tuple[Any, Any, Any, Any]:
+def _quadratic_programme(clients: int) -> tuple[Any, Any, Any, Any]:
     """Return the quadratic programme for so many clients, its parameters and its variable.
 
     It is made once and solved for every unit and round: only the values of the parameters change, a square

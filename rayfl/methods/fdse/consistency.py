@@ -43,11 +43,11 @@ class Consistency:
         self.reg = reg
         self.received = reg == "paper" and ema_init == "received"
 
-    def targets(self, w: Params, norms: Sequence[str]) -> list[Tensor]:
+    def global_statistics(self, w: Params, norms: Sequence[str]) -> list[Tensor]:
         """Return mean and variance, [T], of one BatchNorm layer after the other: its running statistics."""
         return [w[f"{norm}.{name}"] for norm in norms for name in ("running_mean", "running_var")]
 
-    def start(self, targets: Sequence[Tensor]) -> Params:
+    def initial_estimates(self, targets: Sequence[Tensor]) -> Params:
         """Return the estimates before the first batch: entries 0, 1, ... like the targets', and ``missing``.
 
         The last is the weight that estimates still lack: 1 before the first batch, 0 where they start from
@@ -69,15 +69,17 @@ class Consistency:
             seen: the estimates.
             targets: global means and variances.
         """
-        terms = (self._code if self.reg == "code" else self._paper)(inputs, seen, targets)
+        terms = (self._code_terms if self.reg == "code" else self._paper_terms)(inputs, seen, targets)
         return torch.stack([weight * term for weight, term in zip(self.weights, terms)]).sum()
 
-    def _paper(self, inputs: Sequence[Tensor], seen: Params, targets: Sequence[Tensor]) -> list[Tensor]:
+    def _paper_terms(self, inputs: Sequence[Tensor], seen: Params, targets: Sequence[Tensor]) -> list[Tensor]:
         """Eq. 4 to 6: means are compared channel by channel, variances summed over the channels."""
         missing = self.gamma * seen["missing"]
         seen["missing"].copy_(missing)
         distances = []
-        for place, (target, now) in enumerate(zip(targets, (s for x in inputs for s in _statistics(x)))):
+        for place, (target, now) in enumerate(
+            zip(targets, (s for x in inputs for s in _channel_statistics(x)))
+        ):
             past = seen[str(place)]
             estimate = self.gamma * past + (1 - self.gamma) * now
             past.copy_(estimate.detach())
@@ -85,7 +87,7 @@ class Consistency:
         pairs = zip(distances[::2], distances[1::2])
         return [means.square().mean() + variances.mean().square() for means, variances in pairs]
 
-    def _code(self, inputs: Sequence[Tensor], seen: Params, targets: Sequence[Tensor]) -> list[Tensor]:
+    def _code_terms(self, inputs: Sequence[Tensor], seen: Params, targets: Sequence[Tensor]) -> list[Tensor]:
         """The public code: mean and variance over the channels of a block, not over its samples.
 
         One pair of estimates goes through the blocks of a batch one after the other, with its gradient, and
@@ -94,7 +96,7 @@ class Consistency:
         mean, variance, missing = (seen[name] for name in ("0", "1", "missing"))
         terms = []
         for x, target_mean, target_variance in zip(inputs, targets[::2], targets[1::2]):
-            channels = _statistics(x)[0]
+            channels = _channel_statistics(x)[0]
             past = self.gamma * (1 - missing)
             mean = past * mean + (1 - past) * channels.mean()
             variance = past * variance + (1 - past) * channels.var()
@@ -108,7 +110,7 @@ class Consistency:
         return terms
 
 
-def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+def _channel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (1/n) of every channel, [T], over batch and positions (eq. 4)."""
     over = [0, *range(2, x.dim())]
     return x.mean(over), x.var(over, correction=0)
@@ -125,7 +127,7 @@ def ratio_of_gradients(losses: Callable[..., tuple[Tensor, Tensor]]) -> Callable
         copies: statistics stay as they are.
     """
 
-    def ratio(nets: dict[str, Params], batch: Batch, extra: Any) -> Tensor:
+    def gradient_ratio(nets: dict[str, Params], batch: Batch, extra: Any) -> Tensor:
         trained = {key: w.trainable().tensors for key, w in nets.items()}
 
         def loss(trained: Any, buffers: Any, which: int) -> Tensor:
@@ -147,4 +149,4 @@ def ratio_of_gradients(losses: Callable[..., tuple[Tensor, Tensor]]) -> Callable
             norms.append(torch.stack(squares).sum().sqrt())
         return (norms[1] / norms[0].clamp(min=1e-12)).clamp(max=1e6)
 
-    return ratio
+    return gradient_ratio

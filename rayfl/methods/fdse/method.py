@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort
-from rayfl.methods.fdse.consensus import mean, minimum_norm_step, mix_by_similarity
+from rayfl.methods.fdse.consensus import counted_mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
@@ -120,33 +120,33 @@ class FDSE(PartlyPersonal):
         weights, dse = up["weights"], up.get("dse", {})
         figures: dict[str, Tensor] = {}
         if self.consensus:
-            weights, figures = self._consensus(server["weights"], list(up["weights"].values()), cohort)
+            weights, figures = self._consensus_step(server["weights"], list(up["weights"].values()), cohort)
         if self.attention is True:
-            mixed, selves = self._mixed(dse)
+            mixed, selves = self._mix_dses(dse)
             dse = dict(sorted({**server["dse"], **mixed}.items()))
             figures |= selves
         if "share" in up:
             figures["regulariser/share"] = torch.tensor(list(up["share"].values()), dtype=torch.float64)
         return {"weights": weights, "dse": dse, "figures": figures}
 
-    def _consensus(
+    def _consensus_step(
         self, old: Params, new: Sequence[Params], cohort: Cohort
     ) -> tuple[Params, dict[str, Tensor]]:
         """Return weights after the step of eq. 8, with averaged statistics, and what there is to record."""
         counts = cohort.samples if self.averaging == "samples" else [1] * len(new)
-        tensors = {n: mean([w[n] for w in new], counts) for n in old if n not in old.train_names}
+        tensors = {n: counted_mean([w[n] for w in new], counts) for n in old if n not in old.train_names}
         figures: dict[str, Tensor] = {}
-        for unit, names in self._units(old, self.unit).items():
+        for unit, names in self._trainable_units(old, self.unit).items():
             step = minimum_norm_step(old, new, names)
             tensors |= step.tensors
             figures |= {f"norm/{unit}": step.norms, f"u/{unit}": step.shares}
         return Params({name: tensors[name] for name in old}, old.train_names), figures
 
-    def _mixed(self, dse: Mapping[int, Params]) -> tuple[dict[int, Params], dict[str, Tensor]]:
+    def _mix_dses(self, dse: Mapping[int, Params]) -> tuple[dict[int, Params], dict[str, Tensor]]:
         """Return each client's mixture (eq. 9), and the weights that clients give themselves."""
         mixed = list(dse.values())
         figures: dict[str, Tensor] = {}
-        for unit, names in self._units(mixed[0], self.attn_unit).items():
+        for unit, names in self._trainable_units(mixed[0], self.attn_unit).items():
             rows, attention = mix_by_similarity(
                 [w.select(names.__contains__) for w in dse.values()], self.tau
             )
@@ -154,7 +154,7 @@ class FDSE(PartlyPersonal):
             figures[f"self/{unit}"] = attention.diagonal().clone()
         return dict(zip(dse, mixed)), figures
 
-    def _units(self, w: Params, kind: Literal["block", "tensor"]) -> dict[str, list[str]]:
+    def _trainable_units(self, w: Params, kind: Literal["block", "tensor"]) -> dict[str, list[str]]:
         """Return unit -> its trainable entries: DSE blocks and other layers, or single tensors."""
         units: dict[str, list[str]] = {}
         for name in (n for n in w if n in w.train_names):
@@ -170,25 +170,29 @@ class FDSE(PartlyPersonal):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train DFE and DSE together on cross-entropy + lambda L_con."""
-        w = self._model(state, down)
+        w = self._whole_model(state, down)
         up: dict[str, Any] = {}
         if self.lam == 0 or client.round == 0:
             w = (await client.fit(w, client.cross_entropy, phase="local")).weights
         else:
-            net, targets = client.net, self._consistency.targets(down["weights"], self._norms)
+            net, targets = client.net, self._consistency.global_statistics(down["weights"], self._norms)
 
-            def losses(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+            def both_terms(
+                w: dict[str, Params], batch: Batch, targets: list[Tensor]
+            ) -> tuple[Tensor, Tensor]:
                 scores, inputs = net.watch(w["net"], batch.x, self._norms)
                 con = self._consistency.loss(inputs, w["seen"], targets)
                 return F.cross_entropy(scores, batch.y), self.lam * con
 
             def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
-                own_task, consistency = losses(w, batch, targets)
+                own_task, consistency = both_terms(w, batch, targets)
                 return own_task + consistency
 
-            start = {"net": w, "seen": self._consistency.start(targets)}
+            start = {"net": w, "seen": self._consistency.initial_estimates(targets)}
             if self.share_every and (client.round - 1) % self.share_every == 0:
-                up["share"] = float(await client.total(ratio_of_gradients(losses), start, targets, batches=1))
+                up["share"] = float(
+                    await client.total(ratio_of_gradients(both_terms), start, targets, batches=1)
+                )
             w = (await client.fit(start, loss, targets, phase="local")).weights["net"]
         own = self.personal_part(w)
         if self.attention:
@@ -201,16 +205,19 @@ class FDSE(PartlyPersonal):
         Its steps are of plain gradient descent on L_con. The run's weight decay, momentum and clip have no
         part in it: weight decay alone would move the DSE much further than L_con does.
         """
-        w = self._model(state, down)
+        w = self._whole_model(state, down)
         own = self.personal_part(w)
         net = client.net.training_only([f"{block}.dse_bn" for block in self._blocks])
-        targets = self._consistency.targets(w, self._norms)
+        targets = self._consistency.global_statistics(w, self._norms)
 
         def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
             inputs = net.watch(w["net"], batch.x, self._norms)[1]
             return self._consistency.loss(inputs, w["seen"], targets)
 
-        start = {"net": Params(w.tensors, own.train_names), "seen": self._consistency.start(targets)}
+        start = {
+            "net": Params(w.tensors, own.train_names),
+            "seen": self._consistency.initial_estimates(targets),
+        }
         lr = self.unseen_lr if moves else 0.0
         fitted = await client.fit(
             start,
@@ -225,11 +232,11 @@ class FDSE(PartlyPersonal):
         )
         return {"own": fitted.weights["net"].select(own.keys().__contains__), "adapted": True}
 
-    def _model(self, state: State, down: State) -> Params:
+    def _whole_model(self, state: State, down: State) -> Params:
         """Return the client's whole model; the mixture of DSEs replaces its own, unless that has adapted."""
         own: Params = down["weights"].merge(state["own"])
         return own.merge(down["dse"]) if "dse" in down and "adapted" not in state else own
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the client's own model."""
-        return {"personal": client.net.eval(self._model(state, down), x)}
+        return {"personal": client.net.eval(self._whole_model(state, down), x)}

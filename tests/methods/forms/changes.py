@@ -188,8 +188,8 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
     ),
     "FedAvg": (step("FedAvg", -1), step("FedAvg", 1.1), other_mean("FedAvg")),
     "FedAvg-FT": (
-        into("engine.worker:finetuned", tuning_uphill),
-        into("engine.worker:finetuned", lambda settings, *given: (replace(settings, lr=0.055), *given)),
+        into("engine.worker:finetune_model", tuning_uphill),
+        into("engine.worker:finetune_model", lambda settings, *given: (replace(settings, lr=0.055), *given)),
         other_mean("FedAvg"),
     ),
     "FedProx": (rule(-1), rule(1.1), other_mean("FedProx")),
@@ -207,20 +207,20 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
     "FedDyn": (rule(-1), kept("FedDyn", 1.1, "gradient"), other_mean("FedDyn")),
     "FedOpt": (
         step("FedOpt", -1),
-        out("methods.fedopt:FedOpt._square", times(1.1)),
+        out("methods.fedopt:FedOpt._squared_change", times(1.1)),
         other_mean("FedOpt"),
     ),
     "Ditto": (rule(-1), rule(1.1), other_mean("Ditto")),
     "APFL": (
         out("methods.apfl:grad", lambda slope, *_: lambda alpha: -slope(alpha)),
-        into("methods.apfl:mixture", lambda alpha, v, w: (1.1 * alpha, v, w)),
+        into("methods.apfl:mix_models", lambda alpha, v, w: (1.1 * alpha, v, w)),
         other_mean("APFL"),
     ),
     "PFedMe": (step("PFedMe", -1), option("lam", 16.5), other_mean("PFedMe")),
     "FD": (
-        out("methods.fd:FD._others", times(-1, "targets")),
+        out("methods.fd:FD._others_outputs", times(-1, "targets")),
         out("methods.fd:class_means", times(1.1)),
-        into("methods.fd:FD._others", lambda self, state, down: (self, {**state, "round": -2}, down)),
+        into("methods.fd:FD._others_outputs", lambda self, state, down: (self, {**state, "round": -2}, down)),
     ),
     "FedProto": (
         extra(-1, "prototypes"),
@@ -242,8 +242,8 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         other_mean("FedALA"),
     ),
     "FedKD": (
-        out("methods.fedkd:divergence", times(-1)),
-        into("methods.fedkd:truncated", lambda matrix, energy: (matrix, 0.9 * energy)),
+        out("methods.fedkd:softened_divergence", times(-1)),
+        into("methods.fedkd:truncate_svd", lambda matrix, energy: (matrix, 0.9 * energy)),
         other_mean("FedKD"),
     ),
     "FedGH": (
@@ -252,9 +252,9 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.fedgh:class_means", lambda means, *_: means.mean(0).expand_as(means)),
     ),
     "FedCO2": (out("methods.fedco2:divergence", times(-1)), option("mu", 0.77), other_mean("FedCO2")),
-    "FediOS": (out("methods.fedios:project", times(-1)), option("alpha", 0.33), other_mean("FediOS")),
+    "FediOS": (out("methods.fedios:project_onto", times(-1)), option("alpha", 0.33), other_mean("FediOS")),
     "FedDGGA": (
-        out("methods.feddgga:FedDGGA._badness", times(-1)),
+        out("methods.feddgga:FedDGGA._error_measure", times(-1)),
         option("step", 0.22),
         into("methods.feddgga:weighted_mean", lambda each, shares: (each, dict.fromkeys(shares, 1.0))),
     ),
@@ -264,34 +264,34 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         other_mean("PartialFed"),
     ),
     "FedCP": (
-        out("methods.fedcp:mmd", times(-1)),
+        out("methods.fedcp:squared_mmd", times(-1)),
         out("methods.fedcp:context_of", times(1.1)),
         other_mean("FedCP"),
     ),
     "PFedVEM": (
-        out("methods.pfedvem:divergence", times(-1)),
+        out("methods.pfedvem:posterior_divergence", times(-1)),
         out("methods.pfedvem:variance_of", times(1.1)),
         other_mean("PFedVEM"),
     ),
     "DCPFL": (
         into("methods.dcpfl:head_step", uphill),
         out("methods.dcpfl:symmetric_root", times(1.1)),
-        into("methods.dcpfl:pool", uncounted),
+        into("methods.dcpfl:pool_statistics", uncounted),
     ),
-    "FML": (out("methods.fml:divergence", times(-1)), option("alpha", 0.44), other_mean("FML")),
+    "FML": (out("methods.fml:softened_divergence", times(-1)), option("alpha", 0.44), other_mean("FML")),
     "FDSE": (
         out("methods.fdse.consistency:Consistency.loss", times(-1)),
         into("methods.fdse.method:mix_by_similarity", lambda rows, tau: (rows, 1.1 * tau)),
         other_mean("FDSE"),
     ),
     "FedFA": (
-        out("nets.augmenting:FFA._drawn", lambda drawn, layer, around, across: 2 * around - drawn),
-        out("methods.fedfa:FedFA._variance", times(1.1)),
+        out("nets.augmenting:FFA._draw_statistic", lambda drawn, layer, around, across: 2 * around - drawn),
+        out("methods.fedfa:FedFA._client_variance", times(1.1)),
         other_mean("FedFA"),
     ),
     "FedSR": (
-        out("methods.fedsr:information", times(-1)),
-        out("methods.fedsr:gaussian", times(1.1, 1)),
+        out("methods.fedsr:kl_to_classes", times(-1)),
+        out("methods.fedsr:mean_and_scale", times(1.1, 1)),
         other_mean("FedSR"),
     ),
 }

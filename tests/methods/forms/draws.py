@@ -59,7 +59,7 @@ def gumbel_pair(run: Run, world: World, client: int, round: int, fit: int, step:
     batch = world.batches(client, round, fit)[step]
     d = run.worker.client(0, 0).net.module.head.in_features
     key = noise.split(KEYS[client, round, fit][step], 0)
-    return fedcp.gumbel(key, len(batch), torch.empty(0, d, dtype=torch.float64))
+    return fedcp.gumbel_noise(key, len(batch), torch.empty(0, d, dtype=torch.float64))
 
 
 def gumbel_layers(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
@@ -105,7 +105,7 @@ def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> 
 
 def ffa(run: Run, key: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
     """Yield the channels of each layer of FedFA, and the keys by which it draws in a step."""
-    keys = (noise.fold(key, dropout._PURPOSE + k) for k in count())
+    keys = (noise.fold(key, dropout._MASK_PURPOSE + k) for k in count())
     for layer in ffa_layers(run.worker.net.module).values():
         yield len(layer.mean), list(islice(keys, 3))
 

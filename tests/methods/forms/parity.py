@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
-from rayfl.engine.travel import NOTHING
+from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS, Method
@@ -177,7 +177,12 @@ def finetuned(run: Run, case: Case) -> Tensor:
     run.worker.plan = replace(run.worker.plan, finetune=Finetune(**case.finetune))
     with mock.patch.object(Worker, "_counted", lambda self, client, predict, splits: predict(probe)):
         found = run.worker.finetune(
-            len(run.results) - 1, run.server.download(clients), [tuple(clients)], ("test",), NOTHING, [4]
+            len(run.results) - 1,
+            run.server.download(clients),
+            [tuple(clients)],
+            ("test",),
+            EMPTY_DOWNLOAD,
+            [4],
         )
     return torch.stack([found[i]["finetuned"] for i in clients])
 
