@@ -104,7 +104,7 @@ def import_by_path(path: str) -> Any:
     if path in NAMED_ELSEWHERE:
         return NAMED_ELSEWHERE[path]
     if not all(part.isidentifier() for part in path.split(".")):
-        raise BadValue(f"{path!r}, which is no import path", "write module.name")
+        raise BadValue("", f"{path!r}, which is no import path", "write module.name")
     if not _may_be_named(path):
         raise BadValue(refusal_text(path))
     module_name, _, name = path.rpartition(".")
