@@ -82,8 +82,8 @@ def test_a_result_is_short(tmp_path: Any) -> None:
     assert repr(result.plot) == "Plot of 1 run: rounds(), bars(), clients(), labels(), radar(), sweep(over)"
 
 
-def test_everything_is_escaped(tmp_path: Any) -> None:
+def test_what_a_terminal_acts_on_is_escaped(tmp_path: Any) -> None:
     written = Result.load(write_run(tmp_path / "<script>&", rounds=1))
-    for thing in (Own(), Federation(output=EVIL), written):
+    for thing in (Own(name=f"{EVIL}!"), Federation(output=EVIL), written):
         assert "<script>" in repr(thing)
         assert "\x1b" not in repr(thing)

@@ -11,6 +11,8 @@ import pytest
 from rayfl.system.error_report import exit_code
 from tests.support.federations import small
 
+Capture = pytest.CaptureFixture[str]
+
 
 def take(monkeypatch: pytest.MonkeyPatch, file: int, encoding: str = "utf-8") -> None:
     """Make a file the process's own standard output."""
@@ -31,14 +33,6 @@ def full() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Standard error."""
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    return stream
-
-
 def show(lines: int) -> None:
     for _ in range(lines):
         print("a line")
@@ -57,35 +51,35 @@ def test_characters_that_an_encoding_lacks_are_escaped(
 
 
 @pytest.mark.parametrize("lines", [1, 10_000])  # less and more than buffers hold
-def test_nobody_reads(closed: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+def test_nobody_reads(closed: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
     take(monkeypatch, closed)
     assert exit_code(lambda: show(lines)) == 141
-    assert told.getvalue() == ""
+    assert capsys.readouterr().err == ""
     sys.stdout.flush()  # as the interpreter does at its end
 
 
 @pytest.mark.parametrize("lines", [1, 10_000])
-def test_the_disk_is_full(full: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+def test_the_disk_is_full(full: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
     take(monkeypatch, full)
     assert exit_code(lambda: show(lines)) == 2
-    assert told.getvalue() == "rayfl: error: standard output: No space left on device\n"
+    assert capsys.readouterr().err == "rayfl: error: standard output: No space left on device\n"
     sys.stdout.flush()
 
 
 def test_a_run_that_nobody_reads(
-    tmp_path: Path, closed: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, closed: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(monkeypatch, closed)
     assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 141
-    assert told.getvalue() == ""
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_whose_words_the_disk_has_no_room_for(
-    tmp_path: Path, full: int, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, full: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(monkeypatch, full)
     assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 2
-    assert told.getvalue() == "rayfl: error: standard output: No space left on device\n"
+    assert capsys.readouterr().err == "rayfl: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
