@@ -42,7 +42,7 @@ def test_cohort_sizes(tmp_path: Path, rate: float, clients: int, size: int) -> N
 def test_how_many_clients_are_scored(tmp_path: Path) -> None:
     """A share below 1, or a number."""
     wanted = {None: 100, 0.001: 1, 0.29: 29, 1.0: 1, 7.0: 7}
-    found = {share: small(tmp_path, eval_clients=share)._scored_count(100) for share in wanted}
+    found = {share: small(tmp_path, eval_clients=share).scored_count(100) for share in wanted}
     assert found == wanted
 
 

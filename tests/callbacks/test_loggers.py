@@ -157,7 +157,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
 def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnings: Any) -> None:
     """Also a real one, of a damaged file; and a run is the same with loggers and without."""
     monkeypatch.setitem(LOGGERS, "mlflow", Failing)
-    monkeypatch.setattr("rayfl.callbacks.loggers.installed", lambda name: True)
+    monkeypatch.setattr("rayfl.callbacks.loggers.is_installed", lambda name: True)
 
     class Damages(Callback):
         def start(self, run: Run, round: int) -> bool:

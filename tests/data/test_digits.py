@@ -82,7 +82,7 @@ def test_each_drawing_gets_sources_of_its_own_part_only(monkeypatch):
 
         return render
 
-    for domain in ("_plain", "_photo", "_inverted", "_lowres"):
+    for domain in ("_draw_plain", "_draw_photo", "_draw_inverted", "_draw_lowres"):
         monkeypatch.setattr(digits, domain, follow(domain))
     monkeypatch.setattr(
         digits, "_draw_printed", lambda labels, origin, rng: np.zeros((len(labels), 3, 32, 32), np.uint8)
