@@ -51,8 +51,6 @@ DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 class RunSettings(Settings, place=""):
     """One experiment: a method, data that are divided among clients, and how many rounds there are of it."""
 
-    _unrecorded = ("output",)
-
     method: Method = DEFAULT_METHOD
     """What clients compute, what they send, and how the server combines it."""
     data: Data = DEFAULT_DATA
@@ -131,6 +129,7 @@ class RunSettings(Settings, place=""):
     """The cell of a table of experiments that this run is, if it is one; reports use it."""
 
     def __post_init__(self) -> None:
+        config_of(self)  # refuses texts that no file can hold, and values that were changed afterwards
         if self.net == []:
             raise BadValue("net", "is []", "it must be a net, or a list of at least one")
         if type(self.protocol) not in PROTOCOLS.values():

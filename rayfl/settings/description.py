@@ -46,6 +46,7 @@ def dump_config(federation: object) -> str:
 def config_of(federation: object) -> dict[str, Any]:
     """Return a federation's complete configuration, nested, as :func:`dump_config` writes it."""
     found: dict[str, Any] = _to_yaml_value(federation, "")["init_args"]
+    del found["output"]
     return found
 
 

@@ -55,7 +55,7 @@ def keep_sources() -> None:
     A file may be edited after its import. This is called when a class with settings is defined, and before
     digests are made.
     """
-    for name, module in [*sys.modules.items()]:
+    for name, module in sys.modules.copy().items():  # another thread may import
         spec, file = getattr(module, "__spec__", None), _file_of(name)
         if name not in _kept or _kept[name][0] is not spec:
             _kept[name] = spec, _file_content(file) if file and is_own(file) else b""

@@ -167,10 +167,10 @@ def test_a_full_disk_is_told_in_a_line(
 def test_an_interrupt_before_the_first_round(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(federation: Federation) -> None:
+    def interrupted(run: FederationRun) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Federation, "run", interrupted)
+    monkeypatch.setattr(FederationRun, "run", interrupted)
     assert main(TINY) == 130
     assert capsys.readouterr().err == "rayfl: interrupted\n"
 

@@ -130,7 +130,7 @@ def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatc
 def test_a_cluster_is_stopped_where_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does in a notebook, which would go on in it unasked."""
     left: list[bool] = []
-    monkeypatch.setattr(cluster, "connect", lambda engine: lambda: left.append(True))
+    monkeypatch.setattr(cluster, "connect", lambda *asked: lambda: left.append(True))
     monkeypatch.setattr(cluster, "_ray_processes", MagicMock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), Ray().start_in_background("run"):
         pass

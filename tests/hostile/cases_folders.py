@@ -44,7 +44,7 @@ def _sweep() -> Path:
     (folder.parent / "space.yaml").write_text(yaml.safe_dump(SPACE))
     space = Space.load(folder.parent / "space.yaml")
     space.save(folder)
-    for point in space.examples():
+    for point in space.example_points():
         output = str(point.job(0, folder).folder)
         federation_of(point.settings | {"seed": 0, "output": output}).run()
     return folder

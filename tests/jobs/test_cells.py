@@ -62,7 +62,7 @@ def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> No
     watch = Watch(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     outcome = run([one], watch)
     assert (outcome.stopped, outcome.failed) == (True, {})
-    stopped_after = len(one.seconds())
+    stopped_after = len(one.round_seconds())
     assert 2 <= stopped_after < ROUNDS
     assert any("Stopping" in text for text in watch.told)
 

@@ -1,0 +1,7 @@
+"""``python -m rayfl.report``."""
+
+import sys
+
+from rayfl.commands.report import main
+
+sys.exit(main())
