@@ -14,6 +14,7 @@ from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
 from rayfl.run import main
 from rayfl.running.result import Result
+from rayfl.running.run import FederationRun
 from rayfl.settings.description import dump_config
 from tests.support.refusals import told
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,7 @@ def test_a_step_that_fails_leaves_no_record_of_its_round(
     world.left = 0  # no other faults
     engine = Simulated() if simulated else Inline()
     vars(engine)["world"] = world
-    federation = faults.small(tmp_path / "run", engine)
-    federation.method = BreaksInRoundOne()
+    federation = replace(faults.small(tmp_path / "run", engine), method=BreaksInRoundOne())
     with refused(Conflict, "BreaksInRoundOne.aggregate"):
         federation.run()
     for name in ("metrics.jsonl", "engine.jsonl"):

@@ -102,7 +102,7 @@ def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:
     many |= {"data": Synthetic(train=600, test=100, shape=(1, 16, 16), val_fraction=0.1), "eval_every": 4}
     small(tmp_path / "whole", **many, rounds=12).run()
     small(tmp_path / "split", **many, rounds=4).run()
-    for rounds in ("8", "12"):
+    for rounds in (8, 12):
         resumed(tmp_path / "split", {"rounds": rounds, "quiet": True}).run()
     assert len(list((tmp_path / "whole" / "checkpoints").glob("clients-*"))) > 3
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")

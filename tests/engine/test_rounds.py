@@ -112,7 +112,7 @@ def test_the_settings_that_decide_a_run() -> None:
     one = small(Path("unused"))
     assert "rounds" not in one.result_settings()
     assert not one.plan().depends_on_total_rounds
-    one.method = Cooling()
+    one = replace(one, method=Cooling())
     assert one.result_settings()["rounds"] == one.plan().rounds == 4
     assert replace(one.plan(), rounds=7).depends_on_total_rounds
 

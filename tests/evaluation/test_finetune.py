@@ -234,9 +234,7 @@ def test_faults_change_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     plain_small = faults.small
 
     def small_tuned(folder: Path, engine: Any) -> Federation:
-        federation = plain_small(folder, engine)
-        federation.finetune = Finetune(epochs=1, of="personal")
-        return federation
+        return replace(plain_small(folder, engine), finetune=Finetune(epochs=1, of="personal"))
 
     monkeypatch.setattr(faults, "small", small_tuned)
     monkeypatch.setattr(faults, "_known", {})

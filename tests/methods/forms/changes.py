@@ -251,7 +251,11 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.fedgh:class_means", times(1.1)),
         out("methods.fedgh:class_means", lambda means, *_: means.mean(0).expand_as(means)),
     ),
-    "FedCO2": (out("methods.fedco2:softened_divergence", times(-1)), option("mu", 0.77), other_mean("FedCO2")),
+    "FedCO2": (
+        out("methods.fedco2:softened_divergence", times(-1)),
+        option("mu", 0.77),
+        other_mean("FedCO2"),
+    ),
     "FediOS": (out("methods.fedios:project_onto", times(-1)), option("alpha", 0.33), other_mean("FediOS")),
     "FedDGGA": (
         out("methods.feddgga:FedDGGA._error_measure", times(-1)),
