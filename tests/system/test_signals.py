@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from rayfl import resumed, table
+from rayfl import resumed
 from rayfl.callbacks.callback import Callback, Run
+from rayfl.commands import table
 from rayfl.jobs import cells
 from rayfl.system.signals import STOPPING, asked_to_stop, handle_signals
 from tests.support.federations import small
@@ -190,7 +191,7 @@ def test_ctrl_c_ends_what_comes_after_a_table(
     monkeypatch.setattr(cells.subprocess, "Popen", started)
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--columns", "even"]
     with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else contextlib.nullcontext():
-        assert table.run(table.parser().read(given)) == 130
+        assert table.run_table(table.parser().read(given)) == 130
     assert table.main(given) == 130
 
 

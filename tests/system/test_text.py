@@ -387,7 +387,7 @@ def test_written_tables(tmp_path: Path, name: str) -> None:
 
 
 SOURCES = [p for folder in ("rayfl", "examples") for p in sorted((ROOT / folder).rglob("*.py"))]
-OUTLETS = {"print": "text.py", "Console": "terminal.py", "savefig": "pictures.py"}
+OUTLETS = {"print": "text.py", "Console": "terminal.py", "savefig": "look.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
@@ -396,7 +396,7 @@ def test_all_that_is_shown_goes_through_one_place(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
-            constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            constant = not node.args or isinstance(node.args[0], ast.Constant)
             if isinstance(node.func, ast.Attribute) and name == "print":  # a console's
                 continue
             if path.name != "quickstart.py" and name in OUTLETS and not (name == "print" and constant):
