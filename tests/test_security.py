@@ -145,9 +145,8 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
         if name in resolving
     }
     assert found == {
-        *("__init__.py", "__main__.py", "imports.py"),
-        "evaluation/result.py",  # of a module of rayfl's own, by a fixed name
-        "doctor.py",  # of libraries, by fixed names
+        *("__init__.py", "__main__.py", "settings/imports.py"),
+        "commands/doctor.py",  # of libraries, by fixed names
     }
 
 
@@ -161,7 +160,7 @@ def test_tables_spaces_and_contact_sheets_go_by_one_list(folder: Path) -> None:
     with refused(BadValue, "method"):
         plan_cells(table, ["r"], ["c"], [0], {}, folder)
     with refused(BadValue, "method"):
-        Space.load("s.yaml").examples()
+        Space.load("s.yaml").example_points()
     assert data_command.main(["sheet", "x.png", "--data", "antigravity.fly"]) == 2
     assert "antigravity" not in sys.modules
 
