@@ -43,7 +43,7 @@ def test_the_wheel_holds_tables_spaces_and_checksums(wheel):
     for wanted in (
         "rayfl/examples/fedco2/t3.yaml",
         "rayfl/tune_spaces/fdse.yaml",
-        "rayfl/papers/fdse.yaml",
+        "rayfl/report/papers/fdse.yaml",
         "rayfl/data/sets/fedbn_digits.sha256",
         "rayfl/py.typed",
     ):
