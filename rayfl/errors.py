@@ -38,9 +38,9 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the sentence."""
-        said = _joined(self.args[0], " ", self.problem)
-        said = _joined(said, ". " if self.remedy[:1].isupper() else ": ", self.remedy)
-        return _joined(self.context, ": ", said)
+        said = _join_sentence(self.args[0], " ", self.problem)
+        said = _join_sentence(said, ". " if self.remedy[:1].isupper() else ": ", self.remedy)
+        return _join_sentence(self.context, ": ", said)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep all of it on the way between processes, also of a class with a constructor of its own."""
@@ -61,13 +61,13 @@ class UserError(Exception):
         return found
 
 
-def _joined(first: str, gap: str, second: str) -> str:
+def _join_sentence(first: str, gap: str, second: str) -> str:
     """Put two pieces of a sentence together; what begins with a mark follows without a gap."""
     return first + (gap if first and second and second[0] not in ":,;." else "") + second
 
 
 @contextmanager
-def found_in(context: object = "", place: object = "") -> Iterator[None]:
+def error_context(context: object = "", place: object = "") -> Iterator[None]:
     """Let an error of the block tell first in what it was found; see :meth:`UserError.within`."""
     try:
         yield

@@ -15,8 +15,8 @@ from rayfl.record.history import CONFIG
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
 from rayfl.running.settings import RunSettings, recorded_settings, with_data_root
-from rayfl.settings.description import differing_keys
-from rayfl.settings.reader import build_object
+from rayfl.settings.description import config_of, differing_keys
+from rayfl.settings.reader import build_object, flatten_settings, merge_layers
 
 
 class Federation(RunSettings):
@@ -70,9 +70,11 @@ def resumed(
         data: the same data again, if the configuration cannot hold them: ``rayfl.data.Arrays``.
         any_code: whether code of your own may be other than what the run has had so far.
     """
-    federation = recorded_settings(Federation, folder, changes)
-    before = read_config(Path(folder))["rounds"]
-    if federation.cell and "cell" not in (changes or {}) and federation.rounds != before:
+    federation = recorded = recorded_settings(Federation, folder)
+    if changes:
+        layers = (flatten_settings(config_of(recorded)), flatten_settings(changes))
+        federation = build_object(Federation, merge_layers(*layers))
+    if federation.cell and "cell" not in (changes or {}) and federation.rounds != recorded.rounds:
         others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
         cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
         federation = replace(federation, cell=cell)

@@ -17,8 +17,8 @@ import pytest
 
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
-from rayfl.commands.run import federation_from
 from rayfl.errors import UserError
+from tests.support.federations import federation_from
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -13,13 +13,12 @@ import torch
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
 from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 

@@ -10,7 +10,6 @@ import torch
 
 import rayfl
 from rayfl.commands import data as data_command
-from rayfl.commands.run import federation_from
 from rayfl.commands.table import plan_cells
 from rayfl.errors import BadCode, BadValue, Damaged, UserError
 from rayfl.jobs.table_file import Table
@@ -18,7 +17,7 @@ from rayfl.methods import FedAvg
 from rayfl.nets import build
 from rayfl.settings.imports import import_by_path
 from rayfl.tune.space import Space
-from tests.support.federations import small
+from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
 
 SOURCES = sorted(Path(rayfl.__file__).parent.rglob("*.py"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rayfl.commands.command_line import ANY_CODE, Parser
-from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, found_in
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation, federation_of, resumed
 from rayfl.jobs.table_file import Table, check_file_kind, find_file, is_table
 from rayfl.running.run import FederationRun
@@ -78,11 +78,6 @@ def main(arguments: list[str] | None = None) -> int:
     return exit_code(run)
 
 
-def federation_from(arguments: Sequence[str]) -> RunSettings:
-    """Return the settings of a command line's run."""
-    return run_from(arguments).settings
-
-
 def run_from(arguments: Sequence[str]) -> FederationRun:
     """Return the run of a command line."""
     asked = parser().read(arguments)
@@ -121,7 +116,7 @@ def _read_config_file(path: Path, asked: Any, given: DottedSettings) -> DottedSe
         return _read_cell(Table.load(path), asked, given)
     settings = read_mapping(path, "configuration")
     check_file_kind(path, settings, "configuration")
-    with found_in(path):
+    with error_context(path):
         return flatten_settings(settings, path.parent)
 
 

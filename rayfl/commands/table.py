@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.data import FederatedData
-from rayfl.errors import BadValue, InUse, Missing, found_in
+from rayfl.errors import BadValue, InUse, Missing, error_context
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code
 from rayfl.jobs.progress import TableProgress
@@ -159,7 +159,7 @@ def plan_cells(
             if method := table.missing_method(settings):
                 missing[row] = method
                 continue
-            with found_in(f"row {row!r}, column {column!r} of {table.path}"):
+            with error_context(f"row {row!r}, column {column!r} of {table.path}"):
                 federation = federation_of(settings)
             for seed in seeds:
                 folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
@@ -187,7 +187,7 @@ def check_cells(table: Table, cells: Sequence[Job]) -> None:
     for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
         settings = cell.settings | {"seed": cell.seed}
         federation = federation_of(settings)
-        with found_in(f"row {cell.row!r}, column {cell.column!r} of {table.path}"):
+        with error_context(f"row {cell.row!r}, column {cell.column!r} of {table.path}"):
             federation = replace(federation, engine=federation.engine.resolve())
             if data is None or data_key(settings) != about:  # most cells of a column share their data
                 about, data = data_key(settings), federation.federated_data()

@@ -78,9 +78,8 @@ class Cluster:
     def _connect(self, address: str | None, dashboard: bool) -> Callable[..., None] | None:
         with RAY_START_LOCK:
             self.is_own = address is None and not ray.is_initialized()
-            self._reconnect_seconds = (
-                0.0 if self.is_own else RECONNECT_SECONDS
-            )  # its own GCS never comes back
+            # Its own GCS never comes back.
+            self._reconnect_seconds = 0.0 if self.is_own else RECONNECT_SECONDS
             leave = connect(address, dashboard)
             if leave and self._abandoned.is_set():
                 leave()

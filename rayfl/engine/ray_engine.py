@@ -12,7 +12,7 @@ import torch
 
 from rayfl.engine.base import Engine, EngineSession
 from rayfl.engine.placement import RayRequest, Reservation, plan_reservation
-from rayfl.errors import BadValue, Conflict, Missing, found_in
+from rayfl.errors import BadValue, Conflict, Missing, error_context
 from rayfl.settings import at_least
 from rayfl.system.text import counted, warn
 
@@ -159,7 +159,7 @@ class TrialResources:
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Refuse if a federation does not fit on these nodes, even alone."""
         bundle = self.bundles[0]
-        with found_in("no trial can be placed on the hosts that are there"):
+        with error_context("no trial can be placed on the hosts that are there"):
             plan_reservation(
                 nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
             )
@@ -180,7 +180,7 @@ def trial_resources(
         comes: whether more hosts may join, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
-    with found_in("a trial can never be placed on this cluster"):
+    with error_context("a trial can never be placed on this cluster"):
         if not isinstance(engine, Ray):
             gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
             uses = engine.device == "cuda" or (engine.device == "auto" and gpus > 0)

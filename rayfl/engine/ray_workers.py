@@ -39,7 +39,7 @@ from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
 from rayfl.engine.hosts import ask_hosts, put_by_value
 from rayfl.engine.placement import RayRequest, Reservation, bundles_that_fit, plan_reservation, resources_text
 from rayfl.engine.ray_metrics import RayMetrics
-from rayfl.errors import Shortage, UserError, found_in
+from rayfl.errors import Shortage, UserError, error_context
 from rayfl.system.text import counted, print_note, warn
 
 RESOURCE_SECONDS = 15.0
@@ -233,7 +233,7 @@ class RayWorkers(Workers):
                 few = counted(fewer, "actor")
                 warn(f"others use the cluster, where {idle}: {few} in the place of {wanted.actors}")
             return self._reserve_bundles(replace(wanted, actors=fewer), allow_fewer)
-        with found_in(f"no host has come in {self._wait:g} s (engine.wait)"):
+        with error_context(f"no host has come in {self._wait:g} s (engine.wait)"):
             self._wanted_reservation(allow_fewer)
         raise Shortage(
             "engine.wait",

@@ -13,7 +13,7 @@ from rayfl.engine.base import Plan
 from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download, check_state, check_views
-from rayfl.errors import BadCode, UserError, found_in
+from rayfl.errors import BadCode, UserError, error_context
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.system.text import short_repr
@@ -50,7 +50,7 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     further: dict[str, Net] = {}
     for option, further_net in method.architectures.items():
         name = names[0] if further_net is None else str(further_net)
-        with found_in(f"method.{option}", f"method.{option}"):
+        with error_context(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
     method.nets = further
     method.rounds = plan.rounds

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfl.data import FederatedData
-from rayfl.errors import BadCode, Missing, Unknown, found_in
+from rayfl.errors import BadCode, Missing, Unknown, error_context
 from rayfl.randomness import generator
 from rayfl.settings.imports import import_by_path, is_installed
 from rayfl.system.text import short_repr, warn
@@ -131,7 +131,7 @@ def _measure(name: str, classes: int) -> Measure:
     if name in SHORT:
         return SHORT[name]
     try:
-        with found_in("metrics"):
+        with error_context("metrics"):
             found = import_by_path(name)
     except (ImportError, AttributeError, ValueError) as error:  # a ValueError where it is in no module
         raise Unknown(

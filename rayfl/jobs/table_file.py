@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rayfl import ROOT
-from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, found_in
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.folder import Cell
@@ -100,7 +100,7 @@ class Table:
         path = Path(path)
         content = read_mapping(path, "table file")
         check_file_kind(path, content, "table file")
-        with found_in(path):
+        with error_context(path):
             file = build_object(_TableFile, content)
             folder_name("table", file.table)
             columns = {

@@ -74,9 +74,8 @@ class FedKD(Method):
             z_mentee = mentee_net.features(w["mentee"], batch.x)
             own, common = net.head(w["mentor"], z), mentee_net.head(w["mentee"], z_mentee)
             task, task_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(common, batch.y)
-            unsure = (
-                (task + task_mentee).detach().clamp(min=LEAST_LOSS)
-            )  # the worse both are, the less they teach
+            # The worse both are, the less they teach.
+            unsure = (task + task_mentee).detach().clamp(min=LEAST_LOSS)
             mapping = w["map"]["weight"].T
             taught = softened_divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
             taught_mentee = softened_divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())

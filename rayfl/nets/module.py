@@ -13,7 +13,7 @@ from typing import Any, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, found_in, out_of_memory
+from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, error_context, out_of_memory
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, eval_scores, kind_name, parts_differ, split_at_head, with_numbers
 from rayfl.nets.memory import generators
@@ -70,7 +70,7 @@ class Module(Architecture):
         if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
-            with found_in("net"):
+            with error_context("net"):
                 function = import_by_path(path)
         except (ImportError, AttributeError) as error:
             kind = Missing if isinstance(error, ImportError) else Unknown

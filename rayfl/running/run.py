@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -60,6 +60,7 @@ from rayfl.system.signals import asked_to_stop
 from rayfl.system.text import counted, one_line, print_note, warn
 
 
+@dataclass(frozen=True)
 class FederationRun:
     """A run of a federation: a new one, or one that goes on where its last checkpoint is.
 
@@ -67,15 +68,13 @@ class FederationRun:
         settings: as they were given.
         resumes: whether to resume the run in ``settings.output``.
         any_code: whether it may go on with other code of the user's own.
-        in_group: whether it is a trial, whose actors go into the trial's placement group.
     """
 
-    def __init__(
-        self, settings: RunSettings, resumes: bool = False, any_code: bool = False, in_group: bool = False
-    ) -> None:
-        self.settings, self.resumes, self.any_code, self.in_group = settings, resumes, any_code, in_group
+    settings: RunSettings
+    resumes: bool = False
+    any_code: bool = False
 
-    def run(self, callbacks: Sequence[Callback] = ()) -> Result:
+    def run(self, callbacks: Sequence[Callback] = (), in_group: bool = False) -> Result:
         """Run all rounds, or those that are left of a resumed run; return the records.
 
         A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint. After a
@@ -83,6 +82,7 @@ class FederationRun:
 
         Args:
             callbacks: callbacks of every round; a resumed run needs them again.
+            in_group: whether actors go into the placement group of this process, as those of a trial do.
 
         Raises:
             KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
@@ -107,9 +107,16 @@ class FederationRun:
                     return _show_result(over, settings.quiet)
             else:
                 check_unused(path)
-            return self._run(path, callbacks, run_log, contexts)
+            return self._run(path, callbacks, in_group, run_log, contexts)
 
-    def _run(self, path: Path, callbacks: Sequence[Callback], run_log: RunLog, contexts: ExitStack) -> Result:
+    def _run(
+        self,
+        path: Path,
+        callbacks: Sequence[Callback],
+        in_group: bool,
+        run_log: RunLog,
+        contexts: ExitStack,
+    ) -> Result:
         given = self.settings.engine
         settings = replace(self.settings, engine=given.resolve())
         if self.resumes and given.device == "auto":
@@ -118,7 +125,7 @@ class FederationRun:
             check_names(type(each))
         name = one_line("/".join(path.absolute().parts[-2:]))
         # As given: it warns of an unused GPU unless the user has asked for the CPU.
-        with given.start_in_background(name, quiet=settings.quiet, in_group=self.in_group) as started:
+        with given.start_in_background(name, quiet=settings.quiet, in_group=in_group) as started:
             data = settings.federated_data()
             settings = replace(settings, clients=len(data))
             for warning in settings.check(data):
@@ -265,7 +272,7 @@ class Rounds(Run):
         settings: of the run, without ``auto``.
         session: the processes that hold the clients and the server.
         folder: where the records go.
-        deciding: the settings that decide the numbers; checkpoints hold them.
+        result_settings: the settings that decide the numbers; checkpoints hold them.
         asked: set when a signal has asked the run to stop.
         cohort: round -> its clients.
         callbacks: callbacks of every round.

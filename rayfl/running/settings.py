@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from rayfl.callbacks.loggers import Name, check_loggers
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Plan
 from rayfl.engine.ray_engine import Ray
-from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError, found_in
+from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError, error_context
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.methods import FedBN, Method
@@ -33,7 +33,6 @@ from rayfl.settings.reader import (
     build_object,
     find_settings_class,
     flatten_settings,
-    merge_layers,
 )
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
@@ -237,7 +236,7 @@ class RunSettings(Settings, place=""):
 
     def _check_recorded(self) -> None:
         """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
-        with found_in("config.yaml would not hold this federation"):
+        with error_context("config.yaml would not hold this federation"):
             found = build_object(RunSettings, flatten_settings(parse_yaml(dump_config(self))))
             one, other = config_of(self), config_of(found)
             if repr(one) != repr(other):
@@ -264,22 +263,15 @@ class RunSettings(Settings, place=""):
 S = TypeVar("S", bound=RunSettings)
 
 
-def recorded_settings(cls: type[S], folder: str | Path, changes: Mapping[str, Any] | None = None) -> S:
-    """Return the settings of the run in a folder.
-
-    Args:
-        cls: their class.
-        folder: the run folder.
-        changes: settings that replace the recorded ones.
-    """
+def recorded_settings(cls: type[S], folder: str | Path) -> S:
+    """Return the settings of the run in a folder, as an object of a class."""
     path = Path(folder) / CONFIG
     check_is(path.parent, "run", path.name)
     config = read_config(path.parent)
     try:
-        found = build_object(cls, recorded := flatten_settings(config))
+        return build_object(cls, flatten_settings(config))
     except UserError as error:
         raise Damaged(path, f"cannot be used: {error}") from error
-    return build_object(cls, merge_layers(recorded, flatten_settings(changes))) if changes else found
 
 
 def with_data_root(settings: DottedSettings) -> DottedSettings:

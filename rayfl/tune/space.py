@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from rayfl.errors import BadValue, Conflict, Missing, UserError, found_in
+from rayfl.errors import BadValue, Conflict, Missing, UserError, error_context
 from rayfl.evaluation.metrics import Metric
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
@@ -183,7 +183,7 @@ class Space:
         path = Path(path)
         content = read_mapping(path, "tune space")
         check_file_kind(path, content, "tune space")
-        with found_in(path):
+        with error_context(path):
             made = {name: value for name, value in content.items() if value is not None}
             made |= {
                 k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, YamlText)

@@ -27,7 +27,7 @@ from rich.console import Console
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
 from rayfl.engine.ray_engine import TrialResources, trial_resources
-from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError, found_in
+from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError, error_context
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job, check_code
 from rayfl.jobs.progress import TableProgress
@@ -265,7 +265,7 @@ def check_sweep(space: Space, points: Sequence[SearchPoint]) -> None:
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
         if federation.eval_every == 0:
             raise Conflict("eval_every", "is 0, so there is nothing to compare", "set it to at least 1")
-        with found_in(f"the point {point.label} cannot work"):
+        with error_context(f"the point {point.label} cannot work"):
             if data is None or data_key(point.settings) != about:
                 about, data = data_key(point.settings), federation.federated_data()
             federation.check(data)

@@ -16,11 +16,10 @@ import yaml
 from rayfl import resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, WandB, check_loggers, distributions, scalars
-from rayfl.commands.run import federation_from
 from rayfl.errors import Missing
 from rayfl.running.result import Result
 from rayfl.settings.imports import is_installed
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.records import MadeUpRun, partition, record, write_run
 from tests.support.refusals import refused
 

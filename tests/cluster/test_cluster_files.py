@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl.commands.run import federation_from
+from tests.support.federations import federation_from
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))

@@ -14,7 +14,7 @@ import yaml
 
 import rayfl.data
 from rayfl import Federation, Finetune, Inline, Ray, Training, UserError, evaluation
-from rayfl.commands.run import federation_from, parser
+from rayfl.commands.run import parser
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import resumed
@@ -25,7 +25,7 @@ from rayfl.run import main
 from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, public_path, result_settings
 from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
-from tests.support.federations import small
+from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
 
 CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]

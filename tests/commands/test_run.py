@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from rayfl import Federation, Inline
-from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
 from rayfl.run import main
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
 from rayfl.settings.description import dump_config
+from tests.support.federations import federation_from
 from tests.support.refusals import told
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rayfl.commands.run import federation_from
 from rayfl.data import (
     CIFAR10,
     CIFAR100,
@@ -22,6 +21,7 @@ from rayfl.data import (
     TorchvisionData,
     WriterDigits,
 )
+from tests.support.federations import federation_from
 
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],

@@ -8,14 +8,13 @@ import torch
 
 import rayfl.training.stacked
 from rayfl import Inline, Ray, Training, UserError, resumed
-from rayfl.commands.run import federation_from
 from rayfl.data import IID, Synthetic
 from rayfl.errors import Conflict
 from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
 from rayfl.nets import CNN, CNNB, FedAvgCNN, LeNet
 from rayfl.settings.description import dump_config
 from tests.support.by_hand import assert_same, federate, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 DATA = ragged()

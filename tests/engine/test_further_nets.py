@@ -10,13 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl import Inline, Ray, Training, UserError, load_models, resumed
-from rayfl.commands.run import federation_from
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import FedAvg, TopK
 from rayfl.nets import CNNB, Architecture, LeNet
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models, resumed
-from rayfl.commands.run import federation_from
 from rayfl.data import DomainPerClient, Synthetic
 from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.errors import BadValue, Conflict, Unknown
@@ -26,7 +25,7 @@ from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
 from tests.support.by_hand import Run, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 DATA = ragged()

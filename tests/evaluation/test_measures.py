@@ -16,14 +16,13 @@ from rayfl import Federation, Inline, Ray, Result, UserError, resumed
 from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report_runs
-from rayfl.commands.run import federation_from
 from rayfl.data import Dirichlet, Pathological, Synthetic
 from rayfl.errors import BadCode, BadValue, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 pytest.importorskip("torchmetrics")

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from rayfl import Federation, Inline
-from rayfl.commands.run import federation_from
 from rayfl.data import TEST, TRAIN, ByUser
 from rayfl.data.sets.leaf_files import CHARACTERS
 from rayfl.errors import BadValue, Conflict
 from rayfl.methods import Ditto, FedAvg, FedPer, Local
 from tests.support.examples import EXAMPLES
 from tests.support.examples import example as load_example
-from tests.support.federations import bytes_of_run
+from tests.support.federations import bytes_of_run, federation_from
 from tests.support.refusals import refused
 
 example = load_example("natural_users.py")

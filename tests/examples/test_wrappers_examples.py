@@ -4,13 +4,12 @@ from pathlib import Path
 
 import torch
 
-from rayfl.commands.run import federation_from
 from rayfl.errors import Conflict
 from rayfl.jobs.table_file import merge_layers
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, Local, SignFlip, TopK, Wrapper
 from tests.support.by_hand import federate, points
 from tests.support.examples import EXAMPLES, example
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 Clipped = example("wrappers/clipped.py").Clipped

@@ -6,7 +6,6 @@ import pytest
 
 from rayfl import Federation, UserError
 from rayfl.commands.data import main as look_at
-from rayfl.commands.run import federation_from
 from rayfl.data import MNIST, EmbeddedDigits
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.jobs.table_file import Table, first_seeds
@@ -14,6 +13,7 @@ from rayfl.methods import METHODS
 from rayfl.settings.description import dump_config
 from rayfl.settings.reader import merge_layers
 from rayfl.tune.space import Space
+from tests.support.federations import federation_from
 from tests.support.refusals import refused
 from tests.support.tables import TINY, write
 

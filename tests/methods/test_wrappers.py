@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rayfl import Inline, Ray, UserError, evaluation, resumed
-from rayfl.commands.run import federation_from
 from rayfl.data import EmbeddedDigits
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown
 from rayfl.methods import (
@@ -34,7 +33,7 @@ from rayfl.nets import CNNB, DSECNN, LeNet
 from rayfl.training import Client, Mean, Params, State
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 PUBLIC = [name for name in vars(Method) if not name.startswith("_")]

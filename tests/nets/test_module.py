@@ -12,11 +12,11 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from rayfl.commands.run import federation_from
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown, UserError
 from rayfl.nets import MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
 from rayfl.settings.description import dump_config
 from rayfl.training import Net
+from tests.support.federations import federation_from
 from tests.support.refusals import refused
 
 OWN = "modules_of_ones_own"

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import yaml
 
-from rayfl.commands.run import federation_from
 from rayfl.data import Synthetic
 from rayfl.engine import Engine
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown, UserError
@@ -24,6 +23,7 @@ from rayfl.settings import Settings, above, at_least, at_most, below
 from rayfl.settings.arguments import arguments_of
 from rayfl.settings.base import class_names
 from rayfl.system.own_code import code_digests
+from tests.support.federations import federation_from
 from tests.support.own_modules import OwnModules
 from tests.support.refusals import refused
 

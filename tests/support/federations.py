@@ -1,16 +1,24 @@
 """Small federations, and what must be equal of two runs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rayfl import Federation, Inline, Training
+from rayfl.commands.run import run_from
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.methods import FedAvg
 from rayfl.nets import LeNet
+from rayfl.running.settings import RunSettings
 from rayfl.training import Client, State
+
+
+def federation_from(arguments: Sequence[str]) -> RunSettings:
+    """The settings of the run that a command line asks for."""
+    return run_from(arguments).settings
 
 
 def small(output: Path, **changes: Any) -> Federation:

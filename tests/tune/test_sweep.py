@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl.commands.run import federation_from
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
 from rayfl.running.result import Result
 from rayfl.tune import command
 from rayfl.tune.command import main
 from rayfl.tune.space import Space
-from tests.support.federations import bytes_of_run
+from tests.support.federations import bytes_of_run, federation_from
 from tests.support.processes import wait_until
 from tests.support.sweeps import write
 
