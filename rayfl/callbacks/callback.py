@@ -102,5 +102,5 @@ class EarlyStopping(Callback):
         return over
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Say whether the patience has run out."""
+        """Return whether the patience has run out."""
         return self._patience.ends_run(record["round"], self._validation.accuracy(record))

@@ -82,7 +82,7 @@ class Progress(Callback):
             self._bar = None
 
     def _is_due(self, done: int, interval: float) -> bool:
-        """Say whether to show a round: the first, the last, and others with some seconds between them."""
+        """Return whether to show a round: the first, the last, and others with some seconds between them."""
         now = time.monotonic()
         if done != self._rounds and self._printed is not None and now - self._printed < interval:
             return False

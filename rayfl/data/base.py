@@ -140,7 +140,7 @@ class Data(Settings, ABC, place="data"):
         return FederatedData(dataset, Clients(clients_data), settings, contents=contents)
 
     def _check(self, clients_data: Sequence[ClientData]) -> None:
-        """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
+        """Warn of clients that cannot train or cannot be tested; refuse if all are such."""
         option = ", ".join(f"{k}={v}" for k, v in self._partition.settings().items() if k != "name")
         what = f"with the partition {type(self._partition).__name__}({option}) of {type(self).__name__}"
         untrained = [i for i, client_data in enumerate(clients_data) if not len(client_data.train)]

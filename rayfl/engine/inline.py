@@ -118,7 +118,7 @@ class InlineWorkers(Workers):
         self.server = self.worker = None
 
     def close(self) -> None:
-        """Restore the number of torch threads and the GPU kernels of before the run."""
+        """Give the process back its number of torch threads, and the kernels that GPUs may use."""
         self.stop()
         torch.set_num_threads(self._threads_before)
         torch.set_deterministic_debug_mode(self._kernels_before)

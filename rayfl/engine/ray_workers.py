@@ -231,7 +231,7 @@ class RayWorkers(Workers):
             fewer = max(1, fits if fits < wanted.actors else wanted.actors // 2)
             if not allow_fewer:
                 few = counted(fewer, "actor")
-                warn(f"others use the cluster, where {idle}: {few} in the place of {wanted.actors}")
+                warn(f"others use the cluster, where {idle}: {few} instead of {wanted.actors}")
             return self._reserve_bundles(replace(wanted, actors=fewer), allow_fewer)
         with error_context(f"no host has come in {self._wait:g} s (engine.wait)"):
             self._wanted_reservation(allow_fewer)

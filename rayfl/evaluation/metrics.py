@@ -188,7 +188,7 @@ class Patience:
 
 
 def ended_early(history: History, protocol: Protocol) -> bool:
-    """Say whether a run's last evaluation has used up the patience of its protocol."""
+    """Return whether a run's last evaluation has used up the patience of its protocol."""
     if not protocol.patience:
         return False
     point = validated_at(protocol.point, protocol)

@@ -114,7 +114,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
 
 
 def parts_differ(net: SplitNet, like: Tensor) -> bool:
-    """Say whether the three parts of a net, in train mode, give other scores or gradients than the whole.
+    """Return whether the three parts of a net, in train mode, give other scores or gradients than the whole.
 
     Then there is code after the head, or in a forward of the net's own, that acts in training alone.
     """

@@ -116,7 +116,7 @@ class Module(Architecture):
 
 
 def _binds(signature: inspect.Signature, *positional: Any, **by_name: Any) -> bool:
-    """Say whether something can be called like this."""
+    """Return whether something can be called like this."""
     try:
         signature.bind(*positional, **by_name)
     except TypeError:
@@ -199,7 +199,7 @@ def build(
 
 
 def is_own_net(net: Architecture | str) -> bool:
-    """Say whether a net is the user's own or of another package, and none of rayfl's."""
+    """Return whether a net is the user's own or of another package, and none of rayfl's."""
     return isinstance(net, str | Module) or is_own(type(net))
 
 

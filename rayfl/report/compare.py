@@ -141,7 +141,7 @@ CONFLICT = "another version or another processor may give them; name one of thes
 
 
 def _scores_agree(one: RunRecords, other: RunRecords) -> bool:
-    """Say whether two runs have the same scores wherever both have some."""
+    """Return whether two runs have the same scores wherever both have some."""
     for key in one.history.scores.keys() & other.history.scores.keys():
         pair = one.history.scores[key], other.history.scores[key]
         common = np.intersect1d(pair[0].rounds, pair[1].rounds)

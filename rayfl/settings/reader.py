@@ -176,7 +176,7 @@ def _find_class_or_text(base: type, name: str, also_text: bool, place: str) -> A
     if short in own:
         return own[short]
     if name.startswith("rayfl.") and not also_text:
-        raise BadValue(place, f"is {name}, which is none that can be used", _class_choices(base))
+        raise BadValue(place, f"is {name}, which cannot be used here", _class_choices(base))
     if "." not in name:
         raise Unknown(place, f"is {short_repr(name)}{did_you_mean(short, own)} {_class_choices(base)}")
     try:

@@ -120,7 +120,7 @@ class Examples:
 
 
 def _can_fit(inputs: Tensor, device: torch.device) -> bool:
-    """Say whether the inputs take at most half of the GPU memory that this process may still take."""
+    """Return whether the inputs take at most half of the GPU memory that this process may still take."""
     free, total = torch.cuda.mem_get_info(device)
     cap = total * torch.cuda.get_per_process_memory_fraction() - torch.cuda.memory_reserved(device)
     return math.prod(inputs.shape) * inputs.element_size() <= min(free, cap) / 2

@@ -330,5 +330,5 @@ def _in_float32(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, .
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Say whether a module is a BatchNorm layer of any dimension."""
+    """Return whether a module is a BatchNorm layer of any dimension."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm)

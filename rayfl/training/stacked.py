@@ -149,7 +149,7 @@ def _run_in_loop(request: Request) -> Any:
 
 
 def are_close(one: Any, other: Any, tolerance: float) -> bool:
-    """Say whether two results agree, relative to 1 and to the larger value; what is NaN in both does."""
+    """Return whether two results agree, relative to 1 and to the larger value; what is NaN in both does."""
     pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
     doubled = ([torch.as_tensor(leaf).double() for leaf in pair] for pair in pairs)
     return all(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True) for a, b in doubled)

@@ -23,7 +23,7 @@ State = dict[str, Any]
 
 
 def is_finite(leaf: Any) -> bool:
-    """Say whether a tensor or a number is free of NaN and infinity; anything else counts as finite."""
+    """Return whether a tensor or a number is free of NaN and infinity; anything else counts as finite."""
     if isinstance(leaf, float):
         return math.isfinite(leaf)
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
@@ -33,7 +33,7 @@ def is_finite(leaf: Any) -> bool:
 
 
 def all_finite(tree: Any) -> bool:
-    """Say whether all tensors and numbers of a nest are free of NaN and infinity.
+    """Return whether all tensors and numbers of a nest are free of NaN and infinity.
 
     A GPU finishes its work for each question, so that it is asked once about all that it holds.
     """

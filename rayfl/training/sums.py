@@ -481,6 +481,6 @@ def _unflatten_payload(template: Any, vector: Tensor, mean: bool, what: str = ""
 
 
 def _is_in_range(dtype: torch.dtype, numbers: Tensor) -> bool:
-    """Say whether numbers are in the range of a type."""
+    """Return whether numbers are in the range of a type."""
     range = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return bool(((numbers >= range.min) & (numbers <= range.max)).all())

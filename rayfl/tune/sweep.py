@@ -367,7 +367,7 @@ class ReplayedSearcher(Searcher):
                     "searcher",
                     f"{self._space.searcher} draws other points than in {self._path}, as another version of "
                     "its package may",
-                    "install that of before, or start the sweep anew",
+                    "install the earlier one, or start the sweep anew",
                 )
         return bool(done)
 

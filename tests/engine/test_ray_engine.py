@@ -223,7 +223,7 @@ def test_automatic_actors_take_what_is_free(
     """And say so."""
     monkeypatch.setattr(ray_workers, "RESOURCE_SECONDS", 0.5)
     small(tmp_path / "auto", engine=Ray(), rounds=1).run()
-    assert "where 1 CPU and 2 GPUs are free: 1 actor in the place of 4" in caplog.text
+    assert "where 1 CPU and 2 GPUs are free: 1 actor instead of 4" in caplog.text
     assert len(closed[0].actors) == 1
     assert bytes_of_run(tmp_path / "auto") == inline
 

@@ -122,7 +122,7 @@ def _input_columns(path: Path, found: Mapping[str, np.ndarray], names: list[str]
 
 
 def _counts(values: np.ndarray) -> bool:
-    """Say whether a column is 0, 1, 2, ... or 1, 2, 3, ..."""
+    """Return whether a column is 0, 1, 2, ... or 1, 2, 3, ..."""
     numbers = values.ndim == 1 and values.dtype.kind in "fiu" and len(values) > 0 and values[0] in (0, 1)
     return bool(numbers and np.array_equal(values, np.arange(len(values)) + values[0]))
 

@@ -370,7 +370,7 @@ def _text_names(parent: Path, names: list[str]) -> list[str]:
 
 
 def _holds_classes(root: Path) -> bool:
-    """Say whether the folders in a folder are those of classes: some hold images, and none holds folders."""
+    """Return whether the folders in a folder are those of classes: some hold images, none holds folders."""
     inside = [entry for name in _folders(root) for entry in folder_entries(root / name)]
     return not any(entry.is_dir() for entry in inside) and any(map(_is_image, inside))
 
