@@ -74,9 +74,8 @@ def stack_difference(plan: Plan, data: FederatedData) -> str:
         training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
         workers = InlineWorkers(replace(plan, engine=loop, training=training), data)
         try:
-            with (
-                ignore_trial_errors()
-            ):  # unless the precision is the reason, the run in the loop raises it again
+            # Unless the precision is the reason, the run in the loop raises it again.
+            with ignore_trial_errors():
                 workers.start(allow_fewer=False)
                 download = workers.call(SERVER, "download", ids)
                 return discrepancy(workers.call(0, "updates", download, ids), tolerance)

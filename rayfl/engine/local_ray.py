@@ -111,9 +111,8 @@ class LocalRay:
         settings = SLOW_PARENT_CHECKS | dict.fromkeys(METRICS_PORTS, NO_PORT)
         settings |= {} if dashboard else dict.fromkeys(DASHBOARD_VARIABLES, "0")
         settings = {name: value for name, value in settings.items() if name not in os.environ}
-        if FAST_CONNECT.keys().isdisjoint(
-            os.environ
-        ):  # half of it would change how long they wait altogether
+        # Half of it would change how long they wait altogether.
+        if FAST_CONNECT.keys().isdisjoint(os.environ):
             attempts = {
                 name: str(times * int(value)) for name, value in FAST_CONNECT.items() if "attempts" in name
             }
@@ -190,9 +189,8 @@ def retry_start(start: Callable[[int], Any]) -> Any:
             late = isinstance(error, ConnectionError | TimeoutError)
             if isinstance(error, UserError | OSError) and not late:
                 raise
-            if (
-                shutil.disk_usage(place := temporary_folder()).free < MIN_FREE_BYTES
-            ):  # of which Ray may not say a word
+            # Ray may not say that a disk is full.
+            if shutil.disk_usage(place := temporary_folder()).free < MIN_FREE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
             reason = " ".join(str(error).split())
             ray.shutdown()

@@ -311,9 +311,8 @@ class RayWorkers(Workers):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if it was started for them."""
-        if (
-            self._started.dead_process(now=True) is None
-        ):  # without Ray's own processes this would wait for them
+        # Without Ray's own processes this would wait for them.
+        if self._started.dead_process(now=True) is None:
             self.stop()
         self._started.close()
 

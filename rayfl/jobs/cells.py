@@ -238,10 +238,8 @@ class CellRunner:
             log.close()
             return
         if job.ended_before_first_round:  # the user may have corrected its settings
-            with (
-                contextlib.suppress(UserError),
-                lock_folder(job.folder),
-            ):  # not while the user runs it by hand
+            # Not while the user runs it by hand.
+            with contextlib.suppress(UserError), lock_folder(job.folder):
                 shutil.rmtree(job.folder)
         resumed = f" after {counted(len(done), 'round')}" if (done := job.round_seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
