@@ -45,7 +45,7 @@ def _sweep() -> Path:
     space = Space.load(folder.parent / "space.yaml")
     space.save(folder)
     for point in space.example_points():
-        output = str(point.job(0, folder).folder)
+        output = str(point.trial_job(0, folder).folder)
         federation_of(point.settings | {"seed": 0, "output": output}).run()
     return folder
 

@@ -2,7 +2,10 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -602,3 +605,13 @@ def test_shares_do_not_depend_on_what_was_solved_before() -> None:
     alone = least_norm(first @ first.T, moved)
     least_norm(other @ other.T, moved)
     assert torch.equal(least_norm(first @ first.T, moved), alone)
+
+
+def test_a_solver_that_draws_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does cvxpy beside solvers for GPUs: it is no draw of the method's."""
+    (tmp_path / "cvxpy.py").write_text("import numpy\ndrawn = numpy.random.rand()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cvxpy", raising=False)
+    before = np.random.get_state()[2]  # noqa: NPY002
+    assert 0 <= consensus._import_cvxpy().drawn < 1
+    assert np.random.get_state()[2] == before  # noqa: NPY002

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,8 +129,7 @@ def least_norm(cosines: Tensor, moved: Tensor) -> Tensor:
     """
     if int(moved.sum()) < 2:
         return moved.double()
-    import cvxpy  # here: it takes a second to import, and only the server needs it
-
+    cvxpy = _import_cvxpy()
     problem, root, most, u = _quadratic_programme(len(cosines))
     used = torch.where(moved[:, None] & moved[None, :], cosines, torch.zeros_like(cosines))
     values, vectors = torch.linalg.eigh((used + used.T) / 2)
@@ -170,10 +171,22 @@ def _quadratic_programme(clients: int) -> tuple[Any, Any, Any, Any]:
     It is made once and solved for every unit and round: only the values of the parameters change, a square
     root of the matrix of inner products and the upper bounds of u.
     """
-    import cvxpy
-
+    cvxpy = _import_cvxpy()
     u = cvxpy.Variable(clients)
     root = cvxpy.Parameter((clients, clients))
     most = cvxpy.Parameter(clients, nonneg=True)
     objective = cvxpy.Minimize(cvxpy.sum_squares(root @ u))
     return cvxpy.Problem(objective, [u >= 0, u <= most, cvxpy.sum(u) == 1]), root, most, u
+
+
+def _import_cvxpy() -> Any:
+    """Import cvxpy where it is needed, on the server alone: it takes a second.
+
+    Where it finds solvers for GPUs, importing it draws from NumPy's global generator,
+    on which nothing may depend.
+    """
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        return importlib.import_module("cvxpy")
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
