@@ -269,3 +269,31 @@ def test_the_site_is_built(tmp_path):
         assert not re.search(
             r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:", text
         )
+
+
+def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """What a function takes, or a class: by its ``__init__``, or as fields."""
+    if isinstance(node, ast.ClassDef):
+        fields = {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
+        inits = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        return fields.union(*map(parameters, inits))
+    arguments = node.args
+    every = [
+        *arguments.posonlyargs,
+        *arguments.args,
+        *arguments.kwonlyargs,
+        arguments.vararg,
+        arguments.kwarg,
+    ]
+    return {each.arg for each in every if each}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rayfl").rglob("*.py")), ids=lambda path: path.stem)
+def test_docstrings_name_parameters_that_there_are(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or not parameters(node):
+            continue
+        _, _, described = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+        described = re.split(r"^\S", described, maxsplit=1, flags=re.M)[0]
+        names = set(re.findall(r"^ {4}\*{0,2}(\w+):", described, re.M))
+        assert names <= parameters(node), f"{path.name}:{node.lineno}: {node.name}"

@@ -241,7 +241,7 @@ class Workers(ABC):
         """Start the server and the workers that do not run.
 
         Args:
-            shrink: whether fewer workers than requested will do if no more fit.
+            allow_fewer: whether fewer workers than requested will do if no more fit.
         """
 
     @abstractmethod

@@ -81,8 +81,8 @@ def plan_reservation(
         clients_per_actor: as asked for; None for as many as it takes.
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
-        shrink: whether fewer actors will do if no more fit.
-        comes: whether more hosts may join, so that nothing is refused.
+        allow_fewer: whether fewer actors will do if no more fit.
+        may_grow: whether more hosts may join, so that nothing is refused.
 
     Raises:
         UserError: they do not fit, or with ``allow_fewer`` not even one; the message has the arithmetic.

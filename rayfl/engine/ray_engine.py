@@ -177,7 +177,7 @@ def trial_resources(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
-        comes: whether more hosts may join, so that nothing is refused; and if ``at_once``
+        may_grow: whether more hosts may join, so that nothing is refused; and if ``at_once``
             is None, trials for which there is no room yet ask for them.
     """
     with error_context("a trial can never be placed on this cluster"):

@@ -103,7 +103,7 @@ class RayWorkers(Workers):
         server: the server's actor; None before it starts.
         joining: actors that are starting, each with the reference that is ready when it runs.
         reserved: the placement group with their resources.
-        rooms: the number of each worker's bundle in it; None for workers that have joined since.
+        bundle_numbers: the number of each worker's bundle in it; None for workers that have joined since.
         where: the node and process of each worker.
         server_where: those of the server.
     """

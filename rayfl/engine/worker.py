@@ -172,20 +172,12 @@ class Worker:
             given: what other clients give to it until then, see ``for_new_clients``.
         """
         held = self.states.get(id) or {}
-        return (
-            self._new_client_state(client, given)
-            if given and not held
-            else self._state_or_initial(held, client)
-        )
+        return self._state_or_initial(held, client, None if held else given)
 
-    def _new_client_state(self, client: Client, given: State) -> State:
-        """Return the state of a client that has never trained, with what others give to it."""
-        return to_device({**self.method.init_client(client), **given}, self.device)
-
-    def _state_or_initial(self, held: State, client: Client) -> State:
-        """Return the stored state, or the initial one if the client has none."""
-        state = without_optimiser_state(held)
-        return to_device(state or self.method.init_client(client), self.device)
+    def _state_or_initial(self, held: State, client: Client, given: State | None = None) -> State:
+        """Return the stored state, or the initial one, with what is given, if the client has none."""
+        state = without_optimiser_state(held) or {**self.method.init_client(client), **(given or {})}
+        return to_device(state, self.device)
 
     def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
         """Start the updates of clients in the first round; the caller runs them."""
@@ -647,7 +639,7 @@ class Worker:
         for i in ids:
             own = self._client_download(download, i)
             client = self.client(i, round)
-            states = {"unseen": self._new_client_state(client, mean)}
+            states = {"unseen": self._state_or_initial({}, client, mean)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self.client(i, round, unlabelled=True)
