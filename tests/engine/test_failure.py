@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tensorboard.summary.writer import event_file_writer
 
 from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
 from rayfl.engine.worker import Worker
@@ -412,8 +413,10 @@ def test_without_checkpoints_everything_is_replayed(tmp_path: Path, undisturbed:
         assert (tmp_path / "run" / name).read_bytes() == undisturbed[name]
 
 
-def test_what_else_the_records_hold(tmp_path: Path) -> None:
+def test_what_else_the_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores that are kept between rounds, and TensorBoard's events, go back too."""
+    # Files of one second are read in the order of their names, where 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     settings: dict[str, Any] = {
         "method": Ditto(),
         "protocol": evaluation.FediOS(),
