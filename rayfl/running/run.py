@@ -68,13 +68,15 @@ class FederationRun:
         settings: as they were given.
         resumes: whether to resume the run in ``settings.output``.
         any_code: whether it may go on with other code of the user's own.
+        in_group: whether actors go into the placement group of this process, as those of a trial do.
     """
 
     settings: RunSettings
     resumes: bool = False
     any_code: bool = False
+    in_group: bool = False
 
-    def run(self, callbacks: Sequence[Callback] = (), in_group: bool = False) -> Result:
+    def run(self, callbacks: Sequence[Callback] = ()) -> Result:
         """Run all rounds, or those that are left of a resumed run; return the records.
 
         A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint. After a
@@ -82,7 +84,6 @@ class FederationRun:
 
         Args:
             callbacks: callbacks of every round; a resumed run needs them again.
-            in_group: whether actors go into the placement group of this process, as those of a trial do.
 
         Raises:
             KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
@@ -107,16 +108,9 @@ class FederationRun:
                     return _show_result(over, settings.quiet)
             else:
                 check_unused(path)
-            return self._run(path, callbacks, in_group, run_log, contexts)
+            return self._run(path, callbacks, run_log, contexts)
 
-    def _run(
-        self,
-        path: Path,
-        callbacks: Sequence[Callback],
-        in_group: bool,
-        run_log: RunLog,
-        contexts: ExitStack,
-    ) -> Result:
+    def _run(self, path: Path, callbacks: Sequence[Callback], run_log: RunLog, contexts: ExitStack) -> Result:
         given = self.settings.engine
         settings = replace(self.settings, engine=given.resolve())
         if self.resumes and given.device == "auto":
@@ -125,7 +119,7 @@ class FederationRun:
             check_names(type(each))
         name = one_line("/".join(path.absolute().parts[-2:]))
         # As given: it warns of an unused GPU unless the user has asked for the CPU.
-        with given.start_in_background(name, quiet=settings.quiet, in_group=in_group) as started:
+        with given.start_in_background(name, quiet=settings.quiet, in_group=self.in_group) as started:
             data = settings.federated_data()
             settings = replace(settings, clients=len(data))
             for warning in settings.check(data):

@@ -113,7 +113,7 @@ class Trial(Callback):
                 federation = replace(federation, engine=replace(engine, address=None))
             begun = (job.folder / CONFIG).is_file()
             made = federation.resume(job.folder) if begun else FederationRun(federation)
-            run = made.run(callbacks=[self], in_group=isinstance(engine, Ray))
+            run = replace(made, in_group=isinstance(engine, Ray)).run(callbacks=[self])
         self.report_score(job.rounds, validation_score(run, self._space.metric))
 
     def after_round(self, run: Run | None, record: Mapping[str, Any]) -> bool:
