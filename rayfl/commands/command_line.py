@@ -14,7 +14,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -97,8 +96,8 @@ def _default_text(value: Any) -> str | None:
     """Return a default as users write it; None: nothing to show."""
     if value is None or value is argparse.SUPPRESS or (isinstance(value, str | list) and not value):
         return None
-    if is_dataclass(value):
-        return None if type(value).__name__ in ("Training", "Finetune") else str(type(value).__name__)
+    if isinstance(value, Settings):
+        return None if value._fixed else type(value).__name__
     if isinstance(value, list):
         return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -235,7 +234,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
     texts, defaults = texts_of(cls), defaults_of(cls)
     for name, kind in arguments_of(cls).items():
         option, base = f"--{above}{name}", part_of(kind)
-        if base is not None and name not in GROUPS and not issubclass(base, Settings):
+        if base is not None and name not in GROUPS and base._fixed:
             continue  # only tables set it
         if name in GROUPS and not above and base is not None:
             parser.add(option, kind=str, metavar="FILE", help=f"YAML file with options of {name}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch.nn.functional as F
@@ -14,8 +13,7 @@ from torch.utils import _pytree as pytree
 from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
-from rayfl.settings.arguments import convert_arguments
-from rayfl.settings.base import DisplayMixin
+from rayfl.settings.base import Value
 from rayfl.training.client import Client, inside_loss
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Batch, only_net
@@ -27,9 +25,10 @@ FINETUNED = "finetuned"
 Predict = Callable[[Tensor], dict[str, Tensor]]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Finetune(DisplayMixin):
+class Finetune(Value, place="finetune"):
     """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards."""
+
+    _fixed = True
 
     epochs: Annotated[int, at_least(0), "0: none"] = 0
     """Passes over a client's training data before it is scored, by the plain cross-entropy; each evaluation
@@ -47,7 +46,6 @@ class Finetune(DisplayMixin):
     """
 
     def __post_init__(self) -> None:
-        vars(self).update(convert_arguments(Finetune, vars(self), "finetune"))
         if not self.epochs and (self.lr, self.part, self.of) != (None, "all", None):
             raise Conflict("finetune.epochs", "is 0, and the other options of finetune do nothing without it")
 

@@ -137,7 +137,7 @@ class Table:
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
-        place = Cell(self.name, row, column, _changed_in_experiment(changes or {}))
+        place = Cell(table=self.name, row=row, column=column, changed=_changed_in_experiment(changes or {}))
         return with_data_root(merge_layers(*layers)) | {"cell": asdict(place)}
 
     def missing_method(self, settings: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import islice
 from operator import methodcaller
@@ -42,6 +42,7 @@ from rayfl.record.history import (
     read_population,
     read_records,
 )
+from rayfl.settings.base import Value
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import (
     append_to_file,
@@ -381,21 +382,19 @@ def _json(value: Any, indent: int | None = None) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """The place of a run in a table of experiments; reports sort runs by it.
+class Cell(Value, place="cell"):
+    """The place of a run in a table of experiments; reports sort runs by it."""
 
-    Args:
-        table: the table's name, such as ``fedco2_t3``.
-        row: name of the row.
-        column: name of the column.
-        changed: settings that differ from those of the table file, as ``key=value``.
-    """
+    _fixed = True
 
     table: str
+    """The table's name, such as ``fedco2_t3``."""
     row: str
+    """Name of the row."""
     column: str
+    """Name of the column."""
     changed: list[str] = field(default_factory=list)
+    """Settings that differ from those of the table file, as ``key=value``."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -50,6 +50,8 @@ DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 class RunSettings(Settings, place=""):
     """One experiment: a method, data that are divided among clients, and how many rounds there are of it."""
 
+    _fixed = True
+
     method: Method = DEFAULT_METHOD
     """What clients compute, what they send, and how the server combines it."""
     data: Data = DEFAULT_DATA

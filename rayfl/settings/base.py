@@ -80,6 +80,7 @@ class Settings(DisplayMixin):
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold; another one replaces them
+    _fixed: ClassVar[bool] = False  # True of the only class of its place, which configurations do not name
     _frozen: ClassVar[bool] = True  # False for methods, whose ``setup`` sets attributes
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rayfl.errors import BadCode, BadValue
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of, convert_value
 from rayfl.settings.yaml_file import yaml_text
-from rayfl.system.own_code import is_own
 from rayfl.system.text import short_repr
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
@@ -45,7 +43,7 @@ def dump_config(federation: object) -> str:
 
 def config_of(federation: object) -> dict[str, Any]:
     """Return a federation's complete configuration, nested, as :func:`dump_config` writes it."""
-    found: dict[str, Any] = _to_yaml_value(federation, "")["init_args"]
+    found: dict[str, Any] = _to_yaml_value(federation, "")
     del found["output"]
     return found
 
@@ -154,7 +152,7 @@ def _to_yaml_value(value: Any, where: str) -> Any:
             )
         path = f"{where}.{name}" if where else name
         arguments[name] = _to_yaml_value(convert_value(path, getattr(value, name), kind), path)
-    if is_dataclass(value) and not is_own(cls) and not isinstance(value, Settings):
+    if issubclass(cls, Settings) and cls._fixed:
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})

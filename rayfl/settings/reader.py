@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -155,7 +154,7 @@ def _default_class(cls: type, name: str, base: type, place: str) -> type:
     return base
 
 
-def find_settings_class(base: type, name: str, place: str) -> type:
+def find_settings_class(base: type[Settings], name: str, place: str) -> type:
     """Return the class of a name: one of rayfl's own, or one of the user's by its import path.
 
     Raises:
@@ -165,13 +164,13 @@ def find_settings_class(base: type, name: str, place: str) -> type:
     return found
 
 
-def _find_class_or_text(base: type, name: str, also_text: bool, place: str) -> Any:
+def _find_class_or_text(base: type[Settings], name: str, also_text: bool, place: str) -> Any:
     """Return the class of a name; if texts are allowed, the name itself where there is no such class."""
     own = {each.__name__: each for each in (base, *own_classes(base)) if not inspect.isabstract(each)}
     short = class_name(name)
     if short.startswith("rayfl."):
         short = short.rpartition(".")[2]
-    if not issubclass(base, Settings):
+    if base._fixed:
         raise BadValue(place, f"is {short_repr(name)}", "it must map options to values")
     if short in own:
         return own[short]
@@ -207,12 +206,12 @@ def _class_choices(base: type) -> str:
     return f"Choose one of {', '.join(names)}, or the import path of your own"
 
 
-def part_of(kind: Any) -> type | None:
+def part_of(kind: Any) -> type[Settings] | None:
     """Return the class of settings that a type takes; None if it takes plain values."""
     for each in union_members(kind):
         if get_origin(each) is list and (inner := part_of(get_args(each)[0])):
             return inner
-        if isinstance(each, type) and (issubclass(each, Settings) or is_dataclass(each)):
+        if isinstance(each, type) and issubclass(each, Settings):
             return each
     return None
 
@@ -314,9 +313,9 @@ def find_class_at(cls: type, name: str, place: str) -> type:
     return find_settings_class(base, name, place)
 
 
-def base_at(cls: type, place: str) -> type | None:
+def base_at(cls: type[Settings], place: str) -> type[Settings] | None:
     """Return the base class of a place, such as ``data.partition``; None for plain values."""
-    base: type | None = cls
+    base: type[Settings] | None = cls
     for name in place.split("."):
         known = [base, *own_classes(base)] if base is not None else []
         kinds = [arguments_of(each).get(name) for each in known]

@@ -1,23 +1,22 @@
 """How clients train: the settings that every method shares."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 
 from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
-from rayfl.settings.arguments import convert_arguments
-from rayfl.settings.base import DisplayMixin
+from rayfl.settings.base import Value
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
 
 _SGD, _CONSTANT = SGD(), Constant()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Training(DisplayMixin):
+class Training(Value, place="training"):
     """Settings of local training."""
+
+    _fixed = True
 
     epochs: Annotated[int, at_least(1)] = 1
     """Passes over a client's training data per round."""
@@ -62,7 +61,6 @@ class Training(DisplayMixin):
     """
 
     def __post_init__(self) -> None:
-        vars(self).update(convert_arguments(Training, vars(self), "training"))
         if self.steps is not None and self.epochs != 1:
             raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}", "give one")
         if self.momentum and not self.optimiser.takes_momentum:

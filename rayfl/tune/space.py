@@ -381,7 +381,7 @@ class Space:
         name = slug_of(exact)[:_LONGEST_NAME]
         if name != exact:
             name += "-" + hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:8]
-        place = asdict(Cell(self.sweep, label, self.base_name, []))
+        place = asdict(Cell(table=self.sweep, row=label, column=self.base_name))
         return SearchPoint(label, values, settings | {"cell": place}, rounds, name)
 
 
