@@ -285,7 +285,6 @@ class RayWorkers(Workers):
         if self._started.in_group or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + HOST_CHECK_SECONDS
-        self.check()
         if self._started.dead_process(now=True):  # the list of hosts may be wrong
             return
         with suppress(UserError):

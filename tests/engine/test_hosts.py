@@ -20,7 +20,7 @@ from tests.support.refusals import refused
 ray: Any = pytest.importorskip("ray")
 
 from rayfl.engine import ray_workers  # noqa: E402
-from rayfl.engine.hosts import compare_hosts  # noqa: E402
+from rayfl.engine.hosts import ask_hosts, compare_hosts  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
 USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
@@ -38,6 +38,19 @@ def test_a_host_on_which_numbers_would_be_others(name: str, caplog: pytest.LogCa
     with refused(Conflict, "a") if name == "rayfl" else nullcontext():
         compare_hosts(USUAL, same)
     assert len(caplog.records) == (name == "torch")
+
+
+def test_a_host_is_asked_once(ray_runtime: str) -> None:
+    here = {ray.get_runtime_context().get_node_id()}
+    asked: list[int] = []
+
+    def get(references: Any) -> list[Any]:
+        asked.append(len(references))
+        return ray.get(references)
+
+    known = ask_hosts({}, here, get)
+    assert ask_hosts(known, here, get) == known
+    assert asked == [1, 0]
 
 
 def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: str) -> None:
