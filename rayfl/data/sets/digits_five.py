@@ -15,6 +15,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, checksum, use_cache
+from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.data.readers.files import (
     REPLACE,
     FileData,
@@ -107,16 +108,7 @@ class DigitsFive(FileData):
             for k, name in enumerate(names):
                 train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
                 origin[train[self._images_in_use(name, len(train)) :]] = UNUSED
-        return Dataset(
-            inputs=images,
-            labels=arrays["labels"],
-            domains=arrays["domains"],
-            origin=origin,
-            class_names=tuple("0123456789"),
-            domain_names=names,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-        )
+        return digit_dataset(images, arrays | {"origin": origin}, names)
 
     def _images_in_use(self, name: str, available: int) -> int:
         wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
@@ -158,21 +150,12 @@ class DigitsFive(FileData):
 
     def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
         """Read, divide and cut all domains; the images are scaled as they are written."""
-        parts: list[Read] = []
-        domains: list[np.ndarray] = []
-        origin: list[np.ndarray] = []
+        parts: list[Part] = []
         for k, (name, files) in enumerate(zip(names, found)):
-            for o, part in zip((TRAIN, TEST), self._training_and_test(name, files)):
-                parts.append(part)
-                domains.append(np.full(len(part[1]), k, np.int64))
-                origin.append(np.full(len(part[1]), o, np.uint8))
-        arrays = {
-            "labels": np.concatenate([labels for _, labels in parts]),
-            "domains": np.concatenate(domains),
-            "origin": np.concatenate(origin),
-        }
-        size = self.image_size
-        chunks = scale_images([images for images, _ in parts], size)
+            train, test = self._training_and_test(name, files)
+            parts += [Part(*train, k, TRAIN), Part(*test, k, TEST)]
+        arrays, size = join_labels(parts), self.image_size
+        chunks = scale_images([part.images for part in parts], size)
         return Decoded((len(arrays["labels"]), 3, size, size), chunks, arrays)
 
     def _training_and_test(self, name: str, files: "_Files") -> tuple[Read, Read]:
@@ -327,7 +310,7 @@ _MNISTM_PLACES = ("mnist_m", "MNIST_M", ".")
 _DOMAINS: dict[str, list[_Layout]] = {
     "MNIST": [
         _fedbn("MNIST"),
-        _Layout("original", (".",), tuple(MNIST().files()), partial(_read_original, MNIST), MNIST.source),
+        _Layout("original", (".",), tuple(MNIST.files()), partial(_read_original, MNIST), MNIST.source),
     ],
     "SVHN": [
         _fedbn("SVHN"),
@@ -341,7 +324,7 @@ _DOMAINS: dict[str, list[_Layout]] = {
     ],
     "USPS": [
         _fedbn("USPS"),
-        _Layout("original", (".", "USPS"), tuple(USPS().files()), partial(_read_original, USPS), USPS.source),
+        _Layout("original", (".", "USPS"), tuple(USPS.files()), partial(_read_original, USPS), USPS.source),
     ],
     "SynthDigits": [
         _fedbn("SynthDigits"),
