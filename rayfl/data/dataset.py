@@ -7,7 +7,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, overload
 
@@ -247,9 +247,6 @@ class Clients(Sequence[ClientData]):
         domain = int(self.domains[i])
         train, val, test = (self.split(i, split) for split in SPLITS)
         return ClientData(train, val, test, None if domain == _SEVERAL else domain)
-
-    def __iter__(self) -> Iterator[ClientData]:
-        return (self[i] for i in range(len(self)))
 
     def split(self, number: int, name: str) -> np.ndarray:
         """Return the indices of a client's ``"train"``, ``"val"`` or ``"test"``."""
