@@ -150,9 +150,10 @@ class Dataset(DisplayMixin):
         counts = np.bincount(self.domains, minlength=len(self.domain_names))
         return dict(zip(self.domain_names, counts.tolist()))
 
-    def indices(self, origin: int) -> np.ndarray:
-        """Return the int64 indices of one part of the published division, ascending."""
-        return np.flatnonzero(self.origin == origin)
+    def indices(self, origin: int, domain: int | None = None) -> np.ndarray:
+        """Return the int64 indices of a part of the published division, of one domain or all, ascending."""
+        mine = self.origin == origin
+        return np.flatnonzero(mine if domain is None else mine & (self.domains == domain))
 
 
 def not_finite(x: np.ndarray) -> int | None:

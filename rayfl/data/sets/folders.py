@@ -52,10 +52,6 @@ class Found:
     class_names: tuple[str, ...]
     remarks: tuple[str, ...] = ()
 
-    def of_domain(self, domain: int) -> np.ndarray:
-        """Return the int64 indices of a domain's images."""
-        return np.flatnonzero(self.domains == domain)
-
 
 class DomainFolders(FileData):
     """What data sets of image folders share.
@@ -159,8 +155,11 @@ class DomainFolders(FileData):
         others: list[Path] = []
         lacking: list[str] = []
         for domain in sorted(domains):
+            above = subfolder(root, domain)
+            if above is None:
+                raise self.not_found(f"domain {domain}", root / domain, "Complete the folder")
             for label, name in enumerate(classes):
-                folder = self._folder(root, domain, name)
+                folder = subfolder(above, name) or above / name  # which one's own data may lack
                 if folder in taken:
                     raise BadData(
                         folder,
@@ -192,14 +191,6 @@ class DomainFolders(FileData):
                 )
         arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
         return Found(root, files, *arrays, tuple(domains), tuple(classes), tuple(lacking))
-
-    def _folder(self, root: Path, domain: str, name: str) -> Path:
-        """Return the folder of a class in a domain, which one's own data may lack."""
-        above = subfolder(root, domain)
-        if above is None:
-            raise self.not_found(f"domain {domain}", root / domain, "Complete the folder")
-        folder = subfolder(above, name)
-        return folder or above / name
 
 
 class ImageFolders(DomainFolders):
@@ -256,7 +247,7 @@ def stratified(found: Found, domain: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int64 indices for training and for testing, each in random order.
     """
-    mine = found.of_domain(domain)
+    mine = np.flatnonzero(found.domains == domain)
     train, test = stratified_shuffle(found.labels[mine], f"domain {found.domain_names[domain]}")
     return mine[train], mine[test]
 

@@ -51,7 +51,7 @@ class _Published(DomainFolders):
         if not self.verify:
             return
         for k, name in enumerate(found.domain_names):
-            n = int((origin[found.of_domain(k)] != UNUSED).sum())
+            n = int((origin[found.domains == k] != UNUSED).sum())
             if n != self.published[name]:
                 raise Damaged(
                     found.root,
