@@ -7,7 +7,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, overload
 
@@ -150,9 +150,10 @@ class Dataset(DisplayMixin):
         counts = np.bincount(self.domains, minlength=len(self.domain_names))
         return dict(zip(self.domain_names, counts.tolist()))
 
-    def indices(self, origin: int) -> np.ndarray:
-        """Return the int64 indices of one part of the published division, ascending."""
-        return np.flatnonzero(self.origin == origin)
+    def indices(self, origin: int, domain: int | None = None) -> np.ndarray:
+        """Return the int64 indices of a part of the published division, of one domain or all, ascending."""
+        mine = self.origin == origin
+        return np.flatnonzero(mine if domain is None else mine & (self.domains == domain))
 
 
 def not_finite(x: np.ndarray) -> int | None:
@@ -247,9 +248,6 @@ class Clients(Sequence[ClientData]):
         domain = int(self.domains[i])
         train, val, test = (self.split(i, split) for split in SPLITS)
         return ClientData(train, val, test, None if domain == _SEVERAL else domain)
-
-    def __iter__(self) -> Iterator[ClientData]:
-        return (self[i] for i in range(len(self)))
 
     def split(self, number: int, name: str) -> np.ndarray:
         """Return the indices of a client's ``"train"``, ``"val"`` or ``"test"``."""

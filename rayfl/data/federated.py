@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,25 @@ class FederatedData(DisplayMixin):
         one after the other, as little-endian 64-bit integers. Where every user's samples are with one client,
         ``users`` names those of the client.
         """
-        if len(self) > EACH:
-            return self._describe_with(self._summary())
+        return {
+            "settings": dict(self.settings),
+            "pool": dict(self.contents),
+            "shape": list(self.dataset.shape),
+            "inputs": {
+                "dtype": str(self.dataset.inputs.dtype),
+                "mean": list(map(float, self.dataset.mean)),
+                "std": list(map(float, self.dataset.std)),
+                "largest": self.dataset.largest,
+            },
+            "class_names": list(self.dataset.class_names),
+            "domain_names": list(self.dataset.domain_names),
+            "skew": self.skew(),
+            "clients": self._summary() if len(self) > EACH else self._each_client(),
+            "unseen": self.unseen,
+            **({"remarks": remarks} if (remarks := [*self.remarks, *self.dataset.warnings]) else {}),
+        }
+
+    def _each_client(self) -> list[dict[str, Any]]:
         matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:
             matrices["subclasses"] = {split: self.subclass_matrix(split) for split in SPLITS}
@@ -166,7 +184,7 @@ class FederatedData(DisplayMixin):
         ]
         for client, users in zip(clients, self._users()):
             client["users"] = [self.dataset.user_names[user] for user in users]
-        return self._describe_with(clients)
+        return clients
 
     def _summary(self) -> dict[str, Any]:
         labels = self.dataset.labels
@@ -179,25 +197,6 @@ class FederatedData(DisplayMixin):
                 for split in SPLITS
             },
             "sha256": self.digest(),
-        }
-
-    def _describe_with(self, clients: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
-        return {
-            "settings": dict(self.settings),
-            "pool": dict(self.contents),
-            "shape": list(self.dataset.shape),
-            "inputs": {
-                "dtype": str(self.dataset.inputs.dtype),
-                "mean": list(map(float, self.dataset.mean)),
-                "std": list(map(float, self.dataset.std)),
-                "largest": self.dataset.largest,
-            },
-            "class_names": list(self.dataset.class_names),
-            "domain_names": list(self.dataset.domain_names),
-            "skew": self.skew(),
-            "clients": clients,
-            "unseen": self.unseen,
-            **({"remarks": remarks} if (remarks := [*self.remarks, *self.dataset.warnings]) else {}),
         }
 
     @staticmethod
@@ -335,9 +334,7 @@ class FederatedData(DisplayMixin):
 
 def _runs(values: np.ndarray) -> list[list[int]]:
     """Return each value with how often it comes in a row."""
-    starts = np.flatnonzero(np.diff(values, prepend=values[0] - 1)) if len(values) else np.zeros(0, int)
-    lengths = np.diff(starts, append=len(values))
-    return [[int(value), int(n)] for value, n in zip(values[starts], lengths, strict=True)]
+    return [[value, len(list(group))] for value, group in groupby(values.tolist())]
 
 
 def _shares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

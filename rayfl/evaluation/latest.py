@@ -62,16 +62,13 @@ class LatestScores:
 
     def points(self, scores: Mapping[str, Mapping[int, ClientScores]]) -> dict[str, Any]:
         """Return scores as columns over all clients: evaluation point -> view -> split -> columns."""
-        points: dict[str, Any] = {point: {} for point in scores}
-        for point, found in scores.items():
-            self._fill(points[point], found)
-        return points
+        return {point: self._fill({}, found) for point, found in scores.items()}
 
     def progress(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep."""
         return {"after_training": self._trained} if self._trained else {}
 
-    def _fill(self, columns: dict[str, Any], scores: Mapping[int, ClientScores]) -> None:
+    def _fill(self, columns: dict[str, Any], scores: Mapping[int, ClientScores]) -> dict[str, Any]:
         for client, splits in scores.items():
             for split, views in splits.items():
                 for view, one in views.items():
@@ -81,3 +78,4 @@ class LatestScores:
                     column["loss"][client] = one.loss
                     for name, value in one.measured.items():
                         column.setdefault(name, [None] * self._population)[client] = value
+        return columns

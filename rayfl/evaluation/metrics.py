@@ -298,9 +298,15 @@ def summarise_view(
         return summary
     summary["evaluations"] = len(tests.rounds)
     validation = counted_scores(history, protocol, validated_at(point, protocol), view, "val")
+    places = list(range(len(tests.rounds)))
+    chosen_places = {
+        "last": places[-1:],
+        "best_val": _best_place(tests, validation, population, protocol.choose_by),
+        "last_k": places[-protocol.k :],
+        "window": [i for i in places if protocol.counts(int(tests.rounds[i]), rounds)],
+    }
     for choice in choices:
-        chosen = _choose(choice, tests, validation, population, protocol, rounds)
-        if chosen:
+        if chosen := chosen_places[choice]:
             summary[choice] = _chosen_metrics(tests, chosen, population)
             summary[choice] |= _not_up_to_date(history, tests, chosen[-1], point, view)
             if tests.measures:
@@ -342,36 +348,13 @@ def validated_at(point: str, protocol: Protocol) -> str:
     return "after_aggregation" if protocol.point.startswith("unseen") else protocol.point
 
 
-def _choose(
-    choice: str,
-    tests: Scores,
-    validation: Scores | None,
-    population: Population,
-    protocol: Protocol,
-    rounds: int,
-) -> list[int]:
-    """Return the positions of the chosen evaluations in ``tests``."""
-    everything = list(range(len(tests.rounds)))
-    if choice == "last":
-        return everything[-1:]
-    if choice == "last_k":
-        return everything[-protocol.k :]
-    if choice == "window":
-        return [i for i in everything if protocol.counts(int(tests.rounds[i]), rounds)]
-    return _best_index(tests, validation, population, protocol.choose_by)
-
-
-def _best_index(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
-    """Return the position of the evaluation with the highest validation accuracy, the earliest of equals."""
+def _best_place(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
+    """Return the place in ``tests`` with the highest validation accuracy, the earliest of equals."""
     if validation is None:
         return []
     places = {int(r): i for i, r in enumerate(tests.rounds)}
-    values = {
-        places[int(r)]: average(client_metrics(row, population, "val"), by)
-        for r, row in zip(validation.rounds, validation.correct)
-        if int(r) in places
-    }
-    values = {i: value for i, value in values.items() if not math.isnan(value)}
+    accuracies = zip(validation.rounds.tolist(), curve(validation, population, "val", by), strict=True)
+    values = {places[r]: value for r, value in accuracies if r in places and not math.isnan(value)}
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 
 
@@ -448,15 +431,17 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         "early": early,
         "clients": len(history.population),
         "loss": history.rounds[-1]["loss"] if history.rounds else None,
-        "up": sum(entry["up"] for entry in history.rounds),
-        "down": sum(entry["down"] for entry in history.rounds),
-        "dropped": sum(entry["dropped"] for entry in history.rounds),
+        **{name: sum(entry[name] for entry in history.rounds) for name in ("up", "down", "dropped")},
         "not_finite": history.not_finite,
         "k": protocol.k,
         "length": protocol.length,
         "views": views,
         "headline": headline(views, protocol),
     }
+
+
+_KEPT = ("rounds", "clients", "left_out", "untrained", "initial", "older")
+"""What a headline has of a choice as it is."""
 
 
 def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] | None:
@@ -487,27 +472,21 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         for name, found in chosen["domains"].items()
     }
     scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
+    each = chosen.get("measures", {}).items()
+    measures = {name: values[AVERAGES[protocol.average]] for name, values in each}
     return {
         **averages[protocol.average],
         "spread": protocol.spread,
         "averages": averages,
         "domains": domains,
         "domain_mean": _mean(scored) if scored else None,
-        **({"measures": _averaged_measures(chosen, protocol)} if "measures" in chosen else {}),
+        **({"measures": measures} if measures else {}),
         "point": protocol.point,
         "view": view,
         "average": protocol.average,
         "choose": protocol.choose,
-        "rounds": chosen["rounds"],
-        "clients": chosen["clients"],
-        "left_out": chosen["left_out"],
-        **{name: chosen[name] for name in ("untrained", "initial", "older") if name in chosen},
+        **{name: chosen[name] for name in _KEPT if name in chosen},
     }
-
-
-def _averaged_measures(chosen: Mapping[str, Any], protocol: Protocol) -> dict[str, float | None]:
-    """Return name -> value of the further metrics, averaged over clients as the protocol says."""
-    return {name: values[AVERAGES[protocol.average]] for name, values in chosen["measures"].items()}
 
 
 def _with_deviation(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:

@@ -428,7 +428,15 @@ def _score_alike(
     return torch.allclose(one, another, rtol=1e-9, atol=1e-9)
 
 
-def ray_equals_inline(subject: _Subject, folder: str) -> None:
+CHECKS: dict[str, Callable[[_Subject], None]] = {
+    name: thing
+    for name, thing in globals().items()
+    if inspect.isfunction(thing) and thing.__module__ == __name__ and not name.startswith("_")
+}
+"""Name -> check, in the order in which they run: the public functions above."""
+
+
+def ray_equals_inline(subject: _Subject) -> None:
     """Two actors give the same bytes as one process."""
     from rayfl.data import Synthetic
     from rayfl.engine.inline import Inline
@@ -436,62 +444,32 @@ def ray_equals_inline(subject: _Subject, folder: str) -> None:
     from rayfl.federation import Federation
 
     found = []
-    for engine in (Inline(), Ray(actors=2)):
-        output = Path(folder) / type(engine).__name__
-        Federation(
-            method=deepcopy(subject.method),
-            data=Synthetic(train=120, test=40, val_fraction=0.2 if subject.method.uses_validation else 0),
-            net=subject.intent.net,
-            clients=4,
-            rounds=2,
-            training=Training(batch_size=10),
-            engine=engine,
-            loggers=[],
-            quiet=True,
-            output=str(output),
-        ).run()
-        found.append((output / "metrics.jsonl").read_bytes())
+    with tempfile.TemporaryDirectory() as folder:
+        for engine in (Inline(), Ray(actors=2)):
+            output = Path(folder) / type(engine).__name__
+            Federation(
+                method=deepcopy(subject.method),
+                data=Synthetic(train=120, test=40, val_fraction=0.2 if subject.method.uses_validation else 0),
+                net=subject.intent.net,
+                clients=4,
+                rounds=2,
+                training=Training(batch_size=10),
+                engine=engine,
+                loggers=[],
+                quiet=True,
+                output=str(output),
+            ).run()
+            found.append((output / "metrics.jsonl").read_bytes())
     _require(found[0] == found[1], "two actors of Ray give other records than one process")
 
 
-CHECKS: dict[str, Callable[[_Subject], None]] = {
-    check.__name__: check
-    for check in (
-        runs,
-        trains,
-        seed_matters,
-        stacked_equals_loop,
-        processes_do_not_matter,
-        resumes,
-        values_handed_in_stay,
-        state_is_used,
-        every_part_of_the_state_changes,
-        declared_uploads_are_sent,
-        means_have_their_weights,
-        personal_entries_stay,
-        bytes_are_those_of_payloads,
-        views_are_scored,
-        scores_change_nothing,
-        inputs_are_scored_alone,
-        options_are_kept,
-        different_nets_work_or_are_refused,
-        plain_sgd_with_one_client,
-        limits_hold,
-    )
-}
-"""Name -> check."""
-
-
-def _carry_out(name: str, check: Callable[[_Subject], None], subject: _Subject) -> None:
+def _carry_out(check: Callable[[_Subject], None], subject: _Subject) -> None:
     try:
         check(subject)
     except Exception as error:
-        said = (
-            str(error)
-            if isinstance(error, AssertionError | UserError)
-            else f"{type(error).__name__}: {error}"
-        )
-        raise AssertionError(f"{type(subject.method).__name__} fails the check {name}: {said}") from error
+        kind = "" if isinstance(error, AssertionError | UserError) else f"{type(error).__name__}: "
+        what = f"{type(subject.method).__name__} fails the check {check.__name__}"
+        raise AssertionError(f"{what}: {kind}{error}") from error
 
 
 def check_method(method: type[Method] | Method, *, ray: bool = False, **intent: Any) -> None:
@@ -506,11 +484,8 @@ def check_method(method: type[Method] | Method, *, ray: bool = False, **intent: 
         AssertionError: a sentence with the method, the check and the problem.
     """
     subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
-    for name, check in CHECKS.items():
-        _carry_out(name, check, subject)
-    if ray:
-        with tempfile.TemporaryDirectory() as folder:
-            _carry_out("ray_equals_inline", partial(ray_equals_inline, folder=folder), subject)
+    for check in (*CHECKS.values(), *([ray_equals_inline] if ray else [])):
+        _carry_out(check, subject)
 
 
 def method_checks(*methods: type[Method] | Method, **intent: Any) -> Any:
@@ -530,9 +505,7 @@ def method_checks(*methods: type[Method] | Method, **intent: Any) -> Any:
     for method in methods:
         subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
         cases += [
-            pytest.param(
-                partial(_carry_out, name, check, subject), id=f"{type(subject.method).__name__}-{name}"
-            )
+            pytest.param(partial(_carry_out, check, subject), id=f"{type(subject.method).__name__}-{name}")
             for name, check in CHECKS.items()
         ]
     return pytest.mark.parametrize("check", cases)

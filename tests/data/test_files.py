@@ -112,10 +112,9 @@ def test_checksums(tmp_path, monkeypatch):
         CIFAR10(root=str(tmp_path)).load()
 
     def md5(name):
-        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+        return hashlib.md5((tmp_path / name).read_bytes()).hexdigest()
 
-    monkeypatch.setattr(CIFAR10, "_meta", ("batches.meta", md5("batches.meta")))
-    monkeypatch.setattr(CIFAR10, "_files", tuple((name, md5(name), o) for name, _, o in CIFAR10._files))
+    monkeypatch.setattr(CIFAR10, "md5", {file: md5(file) for file in CIFAR10.md5})
     assert len(CIFAR10(root=str(tmp_path)).load()) == 24
     with (folder / "data_batch_3").open("ab") as file:
         file.write(b"!")
@@ -127,13 +126,16 @@ def test_checksums(tmp_path, monkeypatch):
 def test_checksums_are_those_of_torchvision(kind):
     theirs = getattr(torchvision.datasets, kind)
     if kind == "MNIST":
-        assert {f"{n}.gz": packed for n, (_, packed) in MNIST._md5.items()} == dict(theirs.resources)
+        packed = {file: md5 for file, md5 in MNIST.md5.items() if file.endswith(".gz")}
+        assert packed == {f"MNIST/raw/{file}": md5 for file, md5 in theirs.resources}
+        assert list(packed) == [f"{file}.gz" for file in MNIST.files()]
     elif kind == "USPS":
-        assert list(USPS._files) == [(name, md5) for _, name, md5 in theirs.split_list.values()]
+        assert USPS.md5 == {name: md5 for _, name, md5 in theirs.split_list.values()}
     else:
         ours = CIFAR10 if kind == "CIFAR10" else CIFAR100
-        assert [[n, m] for n, m, _ in ours._files] == theirs.train_list + theirs.test_list
-        assert ours._meta == (theirs.meta["filename"], theirs.meta["md5"])
+        meta = (theirs.meta["filename"], theirs.meta["md5"])
+        files = [meta, *theirs.train_list, *theirs.test_list]
+        assert list(ours.md5.items()) == [(f"{theirs.base_folder}/{file}", md5) for file, md5 in files]
 
 
 class Malicious:

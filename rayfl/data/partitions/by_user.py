@@ -5,8 +5,8 @@ from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, make_client_data
+from rayfl.data.dataset import TRAIN, ClientData, Dataset
+from rayfl.data.partitions.partition import Partition, divide_parts
 from rayfl.errors import Conflict
 from rayfl.settings import at_least
 
@@ -60,14 +60,10 @@ class ByUser(Partition):
         client_of = np.full(len(counts), clients)  # of users that are left out
         assert dataset.users is not None
         client_of[order] = np.arange(len(order)) % clients
-        parts = [
-            _indices_by_client(dataset.indices(origin), client_of[dataset.users], clients)
-            for origin in (TRAIN, VAL, TEST)
-        ]
-        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
+        client = client_of[dataset.users]  # of every sample
 
+        def cut(indices: np.ndarray) -> list[np.ndarray]:
+            mine = indices[np.argsort(client[indices], kind="stable")]
+            return np.split(mine, np.searchsorted(client[mine], np.arange(1, clients + 1)))[:clients]
 
-def _indices_by_client(indices: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Return each client's share of ascending indices, ascending, where `client` is that of every sample."""
-    mine = indices[np.argsort(client[indices], kind="stable")]
-    return np.split(mine, np.searchsorted(client[mine], np.arange(1, clients + 1)))[:clients]
+        return divide_parts(dataset, cut)

@@ -75,9 +75,7 @@ class DomainDirichlet(Partition):
     ) -> dict[int, ClientData]:
         """Return the data of one domain's clients."""
         name = dataset.domain_names[domain]
-        inside = {
-            o: np.flatnonzero((dataset.domains == domain) & (dataset.origin == o)) for o in (TRAIN, VAL, TEST)
-        }
+        inside = {origin: dataset.indices(origin, domain) for origin in (TRAIN, VAL, TEST)}
         cells = by_class(dataset, inside[TRAIN], rng)
         sizes = np.array([len(cell) for cell in cells])
         cuts = self._search(name, sizes, rng)

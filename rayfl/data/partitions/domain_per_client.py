@@ -18,11 +18,7 @@ class DomainPerClient(Partition):
         clients_data: dict[int, ClientData] = {}
         for domain, mine in clients_of_domains(self, dataset, clients):
             order = rng.permutation(len(mine))
-            inside = dataset.domains == domain
-            parts = [
-                deal(dataset, np.flatnonzero(inside & (dataset.origin == origin)), order, rng)
-                for origin in (TRAIN, VAL, TEST)
-            ]
+            parts = [deal(dataset, dataset.indices(o, domain), order, rng) for o in (TRAIN, VAL, TEST)]
             for client, train, val, test in zip(mine, *parts):
                 clients_data[int(client)] = ClientData(train, val, test, domain)
         return [clients_data[client] for client in range(clients)]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, deal, make_client_data
+from rayfl.data.dataset import ClientData, Dataset
+from rayfl.data.partitions.partition import Partition, deal, divide_parts
 
 
 class IID(Partition):
@@ -15,5 +15,4 @@ class IID(Partition):
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Deal train, validation and test samples in the same order of clients."""
         order = rng.permutation(clients)
-        parts = [deal(dataset, dataset.indices(origin), order, rng) for origin in (TRAIN, VAL, TEST)]
-        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
+        return divide_parts(dataset, lambda indices: deal(dataset, indices, order, rng))

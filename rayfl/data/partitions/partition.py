@@ -8,12 +8,12 @@ to validation splits and test samples (TEST) to test splits, unless it says othe
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rayfl.data.dataset import ClientData, Dataset
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.settings import Settings
 
 
@@ -114,6 +114,17 @@ def make_client_data(dataset: Dataset, train: np.ndarray, val: np.ndarray, test:
         return ClientData(train, val, test, domain=0 if len(train) + len(val) + len(test) else None)
     domains = np.unique(dataset.domains[np.concatenate([train, val, test])])
     return ClientData(train, val, test, domain=int(domains[0]) if len(domains) == 1 else None)
+
+
+def divide_parts(dataset: Dataset, cut: Callable[[np.ndarray], list[np.ndarray]]) -> list[ClientData]:
+    """Divide each part of the published division among clients.
+
+    Args:
+        dataset: the data set.
+        cut: returns each client's indices among those of a part.
+    """
+    parts = [cut(dataset.indices(origin)) for origin in (TRAIN, VAL, TEST)]
+    return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
 
 def clients_of_domains(partition: object, dataset: Dataset, clients: int) -> list[tuple[int, np.ndarray]]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, join_indices, make_client_data
+from rayfl.data.dataset import ClientData, Dataset
+from rayfl.data.partitions.partition import Partition, divide_parts, join_indices
 from rayfl.errors import Conflict
 
 
@@ -28,18 +28,20 @@ class Superclass(Partition):
             members = rng.permuted(members, axis=1)
         count = members.shape[1]
         k = clients // count
-        parts = []
-        for origin in (TRAIN, VAL, TEST):
-            indices = dataset.indices(origin)
-            subclasses = dataset.subclasses[indices] if dataset.subclasses is not None else indices
+        assert dataset.subclasses is not None
+        subclass_of = dataset.subclasses
+
+        def cut(indices: np.ndarray) -> list[np.ndarray]:
+            subclasses = subclass_of[indices]
             hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
             for s, own in enumerate(members):
                 for m, subclass in enumerate(own):
                     pieces = np.array_split(rng.permutation(indices[subclasses == subclass]), k)
                     for p in range(k):
                         hands[m + p * count].append(pieces[(p + s) % k])
-            parts.append([join_indices(hand) for hand in hands])
-        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
+            return [join_indices(hand) for hand in hands]
+
+        return divide_parts(dataset, cut)
 
     def _members(self, dataset: Dataset, clients: int) -> np.ndarray:
         """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""

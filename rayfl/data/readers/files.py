@@ -4,7 +4,6 @@ import bz2
 import gzip
 import hashlib
 import pickle
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -64,14 +63,8 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _frombuffer(
-    buffer: bytes, dtype: np.dtype, shape: tuple[int, ...], order: Literal["C", "F"]
-) -> np.ndarray:
-    """Stand in for NumPy's function that newer pickles name where they hold an array."""
-    return np.frombuffer(buffer, dtype).reshape(shape, order=order)
-
-
-_reconstruct = np.empty(0).__reduce__()[0]  # the function that pickled arrays name; its module has moved
+# The functions that pickled arrays name, older and newer ones; their modules have moved.
+_reconstruct, _frombuffer = np.empty(0).__reduce__()[0], np.empty(0).__reduce_ex__(5)[0]
 
 # What a pickled array needs. Plain containers, numbers and strings need no name at all.
 _ADMITTED: dict[tuple[str, str], Any] = {
@@ -176,12 +169,15 @@ class Published(FileData):
     hint = "; with download=True (--data.download true) they are fetched into it"
     size: ClassVar[int]  # images that were published
 
+    md5: ClassVar[Mapping[str, str]]  # of every file, by its path below root
+
     download: bool = False
     """Whether missing files are fetched into root (by torchvision)."""
 
-    @abstractmethod
-    def files(self) -> list[str]:
-        """Return the names of the files that are needed, relative to root."""
+    @classmethod
+    def files(cls) -> list[str]:
+        """Return the paths of the files that are needed, below root; a packed one stands for another."""
+        return [file for file in cls.md5 if not file.endswith(".gz")]
 
     def published_sizes(self) -> Mapping[str, int]:
         """Return the number of images in the one domain."""
@@ -208,10 +204,12 @@ class Published(FileData):
                 ) from None
         return root
 
-    def check(self, path: Path, md5: str) -> None:
-        """Check that a file is there and, with `verify`, that it is the published one."""
+    def check(self, root: Path, file: str) -> Path:
+        """Return the path of a file that is there and, with `verify`, is the published one."""
+        path = root / file
         if not is_there(path):
             advice = "Set root to the right folder, use download=True (--data.download true) to fetch it"
             raise self.not_found(f"the file {path.name}", path, advice)
         if self.verify:
-            check_sum(path, md5)
+            check_sum(path, self.md5[file])
+        return path

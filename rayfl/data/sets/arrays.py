@@ -42,10 +42,8 @@ class Arrays(SampleData):
         seed: of the partition and the validation split; the run's seed if not given.
     """
 
-    _unrecorded: ClassVar[tuple[str, ...]] = (
-        *("x", "y", "users", "domains"),
-        *("x_test", "y_test", "users_test", "domains_test"),
-        *("x_val", "y_val", "users_val", "domains_val"),
+    _unrecorded: ClassVar[tuple[str, ...]] = tuple(
+        f"{key}{part}" for part in ("", "_test", "_val") for key in ("x", "y", "users", "domains")
     )
 
     def __init__(

@@ -1,8 +1,9 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the files for Python, in torchvision's layout."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -33,9 +34,6 @@ class _Cifar(Published):
 
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
     size = 60_000
-    _folder: ClassVar[str]
-    _files: ClassVar[tuple[tuple[str, str, int], ...]]  # name, MD5, origin
-    _meta: ClassVar[tuple[str, str]]  # name, MD5
     _mean: ClassVar[_Values]
     _std: ClassVar[_Values]
 
@@ -55,18 +53,9 @@ class _Cifar(Published):
     """Side to which images are scaled in pixels; 32 leaves them as they are."""
 
     @property
-    def _labels(self) -> tuple[str, str]:
-        """What labels are called in a batch, and what their names are called in the meta file."""
-        return ("labels", "label_names")
-
-    @property
-    def _others(self) -> tuple[tuple[str, str, str], ...]:
-        """Other labels: field of Dataset, and the two as above."""
-        return ()
-
-    def files(self) -> list[str]:
-        """Return the names of the meta file and of the batches."""
-        return [f"{self._folder}/{name}" for name, *_ in (self._meta, *self._files)]
+    def _label_keys(self) -> dict[str, tuple[str, str]]:
+        """Field of Dataset -> what these labels are called in a batch, and their names in the meta file."""
+        return {"labels": ("labels", "label_names")}
 
     def federate(self, clients: int | None, seed: int) -> FederatedData:
         """Load the data set, divide it, and add the noise (see :meth:`rayfl.data.Data.federate`)."""
@@ -74,13 +63,11 @@ class _Cifar(Published):
         return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data
 
     def load(self) -> Dataset:
-        """Read all batches."""
-        folder = self.folder() / self._folder
-        meta_name, meta_md5 = self._meta
-        self.check(folder / meta_name, meta_md5)
-        meta = unpickle(folder / meta_name)
-        names = _read_names(folder / meta_name, meta, self._labels[1])
-        batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
+        """Read the meta file, which comes first, and all batches."""
+        root = self.folder()
+        meta, *files = self.md5
+        names = self._names(self.check(root, meta))
+        batches = [self._batch(self.check(root, file), names) for file in files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         mean, std = self.mean_and_std
         return Dataset(
@@ -89,10 +76,11 @@ class _Cifar(Published):
             superclasses=fields.get("superclasses"),
             subclasses=fields.get("subclasses"),
             domains=np.zeros(len(fields["images"]), np.int64),
-            origin=np.concatenate(
-                [np.full(len(b["images"]), o, np.uint8) for b, (*_, o) in zip(batches, self._files)]
+            origin=np.repeat(
+                np.array([TEST if Path(file).name.startswith("test") else TRAIN for file in files], np.uint8),
+                [len(batch["images"]) for batch in batches],
             ),
-            class_names=tuple(names),
+            class_names=tuple(names["labels"]),
             domain_names=(type(self).__name__,),
             mean=mean,
             std=std,
@@ -117,24 +105,24 @@ class _Cifar(Published):
 
         return use_cache(type(self).__name__, key, decode, None, self.verify)[0]
 
-    def _batch(self, path: Path, md5: str, meta: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _names(self, path: Path) -> dict[str, list[str]]:
+        """Return the names of the classes in every kind of labels."""
+        content = unpickle(path)
+        with explain_decode_errors(path, REPLACE):
+            keys = self._label_keys.items()
+            return {field: convert_content(list[str], content[key]) for field, (_, key) in keys}
+
+    def _batch(self, path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
         """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
-        self.check(path, md5)
         content = unpickle(path)
         with explain_decode_errors(path, REPLACE):
             images = content["data"].reshape(-1, 3, 32, 32)
             batch = {"images": images}
-            for field, key, names_key in (("labels", *self._labels), *self._others):
-                names = _read_names(path.parent / self._meta[0], meta, names_key)
+            for field, (key, _) in self._label_keys.items():
                 _, batch[field] = images_and_labels(
-                    path, images.transpose(0, 2, 3, 1), content[key], len(names)
+                    path, images.transpose(0, 2, 3, 1), content[key], len(names[field])
                 )
         return batch
-
-
-def _read_names(path: Path, content: dict[str, Any], key: str) -> list[str]:
-    with explain_decode_errors(path, REPLACE):
-        return convert_content(list[str], content[key])
 
 
 class CIFAR10(_Cifar):
@@ -143,21 +131,20 @@ class CIFAR10(_Cifar):
     Files: root/cifar-10-batches-py/{batches.meta, data_batch_1 to 5, test_batch}.
     """
 
-    _folder = "cifar-10-batches-py"
-    _files = (
-        ("data_batch_1", "c99cafc152244af753f735de768cd75f", TRAIN),
-        ("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec", TRAIN),
-        ("data_batch_3", "54ebc095f3ab1f0389bbae665268c751", TRAIN),
-        ("data_batch_4", "634d18415352ddfa80567beed471001a", TRAIN),
-        ("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb", TRAIN),
-        ("test_batch", "40351d587109b95175f43aff81a1287e", TEST),
-    )
-    _meta = ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888")
+    md5 = {  # noqa: RUF012
+        "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+        "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "cifar-10-batches-py/data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "cifar-10-batches-py/data_batch_4": "634d18415352ddfa80567beed471001a",
+        "cifar-10-batches-py/data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
+    }
     _mean = (0.4914, 0.4822, 0.4465)
     _std = (0.2023, 0.1994, 0.2010)
 
 
-_KEYS = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
+_FINE, _COARSE = ("fine_labels", "fine_label_names"), ("coarse_labels", "coarse_label_names")
 
 
 class CIFAR100(_Cifar):
@@ -166,12 +153,11 @@ class CIFAR100(_Cifar):
     Files: root/cifar-100-python/{meta, train, test} (Krizhevsky, 2009).
     """
 
-    _folder = "cifar-100-python"
-    _files = (
-        ("train", "16019d7e3df5f24257cddd939b257f8d", TRAIN),
-        ("test", "f0ef6b0ae62326f3e7ffdfab6717acfc", TEST),
-    )
-    _meta = ("meta", "7973b15100ade9c7d40fb424638fde48")
+    md5 = {  # noqa: RUF012
+        "cifar-100-python/meta": "7973b15100ade9c7d40fb424638fde48",
+        "cifar-100-python/train": "16019d7e3df5f24257cddd939b257f8d",
+        "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    }
     _mean = (0.5071, 0.4865, 0.4409)
     _std = (0.2673, 0.2564, 0.2762)
 
@@ -179,14 +165,10 @@ class CIFAR100(_Cifar):
     """``fine`` (100 classes) or ``coarse`` (20 superclasses)."""
 
     @property
-    def _labels(self) -> tuple[str, str]:
-        return _KEYS[self.labels]
-
-    @property
-    def _others(self) -> tuple[tuple[str, str, str], ...]:
-        return (
-            ("superclasses", *_KEYS["coarse"]) if self.labels == "fine" else ("subclasses", *_KEYS["fine"]),
-        )
+    def _label_keys(self) -> dict[str, tuple[str, str]]:
+        if self.labels == "fine":
+            return {"labels": _FINE, "superclasses": _COARSE}
+        return {"labels": _COARSE, "subclasses": _FINE}
 
 
 _CHUNK = 1000  # images that are made together, so that making them needs little memory beside the result

@@ -1,6 +1,5 @@
 """`EmbeddedDigits`: a multi-domain digits task made from what scikit-learn and matplotlib bring along."""
 
-import functools
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +11,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, use_cache
+from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.randomness import numpy_generator
 
 DOMAINS = ("handwriting", "photo", "inverted", "printed", "lowres")
@@ -62,31 +62,12 @@ class EmbeddedDigits(Data):
     def load(self) -> Dataset:
         """Make the images, or map what an earlier run has made."""
         libraries = [version(name) for name in ("numpy", "scikit-learn", "matplotlib")]
-        images, arrays = use_cache("EmbeddedDigits", [_DIGITS_VERSION, libraries], _decode_digits)
-        return Dataset(
-            inputs=images,
-            labels=arrays["labels"],
-            domains=arrays["domains"],
-            origin=arrays["origin"],
-            class_names=tuple("0123456789"),
-            domain_names=DOMAINS,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-        )
+        images, arrays = use_cache("EmbeddedDigits", [_DIGITS_VERSION, libraries], build_digits)
+        return digit_dataset(images, arrays, DOMAINS)
 
 
-def _decode_digits() -> Decoded:
-    arrays = build_digits()
-    images = arrays.pop("images")
-    return Decoded(images.shape, [images], arrays)
-
-
-def build_digits() -> dict[str, np.ndarray]:
-    """Make the images from scratch.
-
-    Returns:
-        images uint8 [N, 3, 32, 32], labels int64 [N], domains int64 [N], origin uint8 [N].
-    """
+def build_digits() -> Decoded:
+    """Make the images from scratch, with labels int64 [N], domains int64 [N] and origin uint8 [N]."""
     from sklearn.datasets import load_digits  # a second that is not spent where the cache is used
 
     digits = load_digits()
@@ -99,20 +80,17 @@ def build_digits() -> dict[str, np.ndarray]:
         "inverted": _draw_inverted,
         "lowres": _draw_lowres,
     }
-    parts: list[tuple[np.ndarray, np.ndarray, int, int]] = []
+    parts: list[Part] = []
     for origin, chosen in _split_sources(labels, rng).items():
         for k, (name, render) in enumerate(handwriting.items()):
             mine = np.repeat(chosen[k :: len(handwriting)], VIEWS) if origin == TRAIN else chosen
-            parts.append((render(sources[mine], origin, rng), labels[mine], DOMAINS.index(name), origin))
+            parts.append(Part(render(sources[mine], origin, rng), labels[mine], DOMAINS.index(name), origin))
         count = len(chosen) // 10 * 10
         printed = np.arange(count) % 10
-        parts.append((_draw_printed(printed, origin, rng), printed, DOMAINS.index("printed"), origin))
-    return {
-        "images": np.concatenate([images for images, *_ in parts]),
-        "labels": np.concatenate([labels for _, labels, *_ in parts]).astype(np.int64),
-        "domains": np.concatenate([np.full(len(i), d, np.int64) for i, _, d, _ in parts]),
-        "origin": np.concatenate([np.full(len(i), o, np.uint8) for i, _, _, o in parts]),
-    }
+        parts.append(Part(_draw_printed(printed, origin, rng), printed, DOMAINS.index("printed"), origin))
+    arrays = join_labels(parts)
+    shape = (len(arrays["labels"]), 3, SIDE, SIDE)
+    return Decoded(shape, [part.images for part in parts], arrays)
 
 
 def _split_sources(labels: np.ndarray, rng: np.random.Generator) -> dict[int, np.ndarray]:
@@ -153,14 +131,6 @@ def _strokes(sources: np.ndarray, side: int, rng: np.random.Generator) -> np.nda
     return np.clip((out / 255 - 0.15) / 0.6, 0, 1)  # steepen the edges that interpolation has blurred
 
 
-def _thicken(strokes: np.ndarray) -> np.ndarray:
-    """Take the maximum over each pixel and its eight neighbours."""
-    padded = np.pad(strokes, ((0, 0), (1, 1), (1, 1)))
-    side = strokes.shape[-1]
-    shifts = [padded[:, dy : dy + side, dx : dx + side] for dy in range(3) for dx in range(3)]
-    return functools.reduce(np.maximum, shifts)
-
-
 def _pixels(images: np.ndarray) -> np.ndarray:
     """Turn [N, 32, 32] or [N, 3, 32, 32] from 0 to 1 into uint8 [N, 3, 32, 32]."""
     if images.ndim == 3:
@@ -180,9 +150,11 @@ def _draw_photo(sources: np.ndarray, origin: int, rng: np.random.Generator) -> n
 
 def _draw_inverted(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:
     """Draw thick and dark on light paper."""
-    strokes = _thicken(_strokes(sources, SIDE, rng))
+    from scipy.ndimage import maximum_filter  # as seldom needed as the cache is made
+
+    thick = maximum_filter(_strokes(sources, SIDE, rng), (1, 3, 3), mode="constant")  # with all neighbours
     paper = rng.uniform(0.75, 1.0, (len(sources), 3, 1, 1))
-    return _pixels(paper * (1 - strokes[:, None]))
+    return _pixels(paper * (1 - thick[:, None]))
 
 
 def _draw_lowres(sources: np.ndarray, origin: int, rng: np.random.Generator) -> np.ndarray:

@@ -4,17 +4,17 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, checksum, use_cache
+from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.data.readers.files import (
     REPLACE,
     FileData,
@@ -98,7 +98,8 @@ class DigitsFive(FileData):
         """Find the files, and decode them or map what an earlier run has decoded."""
         names = tuple(self.domains or _DOMAINS)
         found = [self._find(name) for name in names]
-        key = [self.image_size, self.scale, self.verify, [f.key() for f in found]]
+        files = [[[path.name for path in each.paths], checksum(each.paths)] for each in found]
+        key = [self.image_size, self.scale, self.verify, files]
         images, arrays = use_cache(
             "DigitsFive", key, partial(self._decode, names, found), self.cache, self.verify
         )
@@ -107,16 +108,7 @@ class DigitsFive(FileData):
             for k, name in enumerate(names):
                 train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
                 origin[train[self._images_in_use(name, len(train)) :]] = UNUSED
-        return Dataset(
-            inputs=images,
-            labels=arrays["labels"],
-            domains=arrays["domains"],
-            origin=origin,
-            class_names=tuple("0123456789"),
-            domain_names=names,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-        )
+        return digit_dataset(images, arrays | {"origin": origin}, names)
 
     def _images_in_use(self, name: str, available: int) -> int:
         wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
@@ -158,21 +150,12 @@ class DigitsFive(FileData):
 
     def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
         """Read, divide and cut all domains; the images are scaled as they are written."""
-        parts: list[Read] = []
-        domains: list[np.ndarray] = []
-        origin: list[np.ndarray] = []
+        parts: list[Part] = []
         for k, (name, files) in enumerate(zip(names, found)):
-            for o, part in zip((TRAIN, TEST), self._training_and_test(name, files)):
-                parts.append(part)
-                domains.append(np.full(len(part[1]), k, np.int64))
-                origin.append(np.full(len(part[1]), o, np.uint8))
-        arrays = {
-            "labels": np.concatenate([labels for _, labels in parts]),
-            "domains": np.concatenate(domains),
-            "origin": np.concatenate(origin),
-        }
-        size = self.image_size
-        chunks = scale_images([images for images, _ in parts], size)
+            train, test = self._training_and_test(name, files)
+            parts += [Part(*train, k, TRAIN), Part(*test, k, TEST)]
+        arrays, size = join_labels(parts), self.image_size
+        chunks = scale_images([part.images for part in parts], size)
         return Decoded((len(arrays["labels"]), 3, size, size), chunks, arrays)
 
     def _training_and_test(self, name: str, files: "_Files") -> tuple[Read, Read]:
@@ -185,7 +168,7 @@ class DigitsFive(FileData):
                 )
             *parts, held_out = (_read_prepared(path, self.verify) for path in files.paths)
             return _join_parts(files.folder, parts), held_out
-        images, labels = files.layout.read(files.folder, self.verify)
+        images, labels = _join_parts(files.folder, files.layout.read(files.folder, self.verify))
         train, test = stratified_shuffle(labels, f"domain {name} in {files.folder}")
         if self.scale == "fedbn":
             train = train[: int(PART * _N_PARTS)]
@@ -201,21 +184,16 @@ class _Layout(NamedTuple):
     what: str
     places: tuple[str, ...]  # folders below root
     files: tuple[str, ...]
-    read: Callable[[Path, bool], Read] | None  # None: FedBN's files, which come divided
+    read: Callable[[Path, bool], list[Read]] | None  # None: FedBN's files, which come divided
     source: str = ""
 
 
-@dataclass(frozen=True)
-class _Files:
+class _Files(NamedTuple):
     """The files of a domain on disk."""
 
     layout: _Layout
     folder: Path
     paths: list[Path]
-
-    def key(self) -> list[Any]:
-        """Return what tells these files from others: their names and what is in them."""
-        return [[path.name for path in self.paths], checksum(self.paths)]
 
 
 def _packed_path(path: Path) -> Path:
@@ -251,10 +229,6 @@ def _join_parts(folder: Path, parts: Sequence[Read]) -> Read:
         return np.concatenate(images), np.concatenate(labels)
 
 
-def _read_original(data: type[MNIST | USPS], folder: Path, verify: bool) -> Read:
-    return _join_parts(folder, data(root=str(folder), verify=verify).read())
-
-
 _SVHN: dict[str, str | None] = {
     "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
     "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
@@ -262,11 +236,11 @@ _SVHN: dict[str, str | None] = {
 _SYNTH: dict[str, str | None] = {"synth_train_32x32.mat": None, "synth_test_32x32.mat": None}
 
 
-def _mats(sums: Mapping[str, str | None], folder: Path, verify: bool) -> Read:
+def _mats(sums: Mapping[str, str | None], folder: Path, verify: bool) -> list[Read]:
     for name, md5 in sums.items():
         if verify and md5 is not None:
             check_sum(folder / name, md5)
-    return _join_parts(folder, [_mat(folder / name) for name in sums])
+    return [_mat(folder / name) for name in sums]
 
 
 def _mat(path: Path) -> Read:
@@ -280,27 +254,27 @@ def _mat(path: Path) -> Read:
     return images_and_labels(path, images, labels)
 
 
-def _mnistm_arrays(folder: Path, verify: bool) -> Read:
+def _mnistm_arrays(folder: Path, verify: bool) -> list[Read]:
     path = folder / "mnistm_data.pkl"
     content = unpickle(path)
     parts = ("train", "valid", "test")
     given = [(content.get(part), content.get(f"{part}_label")) for part in parts]
-    return _join_parts(folder, [images_and_labels(path, *each) for each in given])
+    return [images_and_labels(path, *each) for each in given]
 
 
 _NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
 
 
-def _mnistm_npz(folder: Path, verify: bool) -> Read:
+def _mnistm_npz(folder: Path, verify: bool) -> list[Read]:
     parts = []
     for path in (folder / name for name in _NPZ):
         with explain_decode_errors(path, REPLACE):
             arrays = read_arrays(path, ("x", "y"))
         parts.append(images_and_labels(path, arrays["x"], arrays["y"]))
-    return _join_parts(folder, parts)
+    return parts
 
 
-def _mnistm_original(folder: Path, verify: bool) -> Read:
+def _mnistm_original(folder: Path, verify: bool) -> list[Read]:
     parts = []
     for part in ("train", "test"):
         path = folder / f"mnist_m_{part}_labels.txt"
@@ -311,7 +285,7 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
         files = (read_image(folder / f"mnist_m_{part}" / name) for name in names)
         images = stack_all(path, files, len(names)).transpose(0, 2, 3, 1)
         parts.append(images_and_labels(path, images, numbers))
-    return _join_parts(folder, parts)
+    return parts
 
 
 _FEDBN_FILES = (*(f"partitions/train_part{k}.pkl" for k in range(_N_PARTS)), "test.pkl")
@@ -321,37 +295,27 @@ def _fedbn(folder: str) -> _Layout:
     return _Layout("FedBN's prepared files", (folder, f"digit/{folder}"), _FEDBN_FILES, None)
 
 
+def _published(data: type[MNIST | USPS], *places: str) -> _Layout:
+    def read(folder: Path, verify: bool) -> list[Read]:
+        return data(root=str(folder), verify=verify).read()
+
+    return _Layout("original", places, tuple(data.files()), read, data.source)
+
+
+def _matlab(folder: str, sums: Mapping[str, str | None], source: str) -> _Layout:
+    return _Layout("original", (folder, "."), tuple(sums), partial(_mats, sums), source)
+
+
 _MNISTM = "http://yaroslav.ganin.net (mnist_m.tar.gz), or FedBN's at https://github.com/med-air/FedBN"
 _MNISTM_PLACES = ("mnist_m", "MNIST_M", ".")
 # The domains in the order of the clients, each with the layouts of its files in the order of preference.
 _DOMAINS: dict[str, list[_Layout]] = {
-    "MNIST": [
-        _fedbn("MNIST"),
-        _Layout("original", (".",), tuple(MNIST().files()), partial(_read_original, MNIST), MNIST.source),
-    ],
-    "SVHN": [
-        _fedbn("SVHN"),
-        _Layout(
-            "original",
-            ("SVHN", "."),
-            tuple(_SVHN),
-            partial(_mats, _SVHN),
-            "http://ufldl.stanford.edu/housenumbers",
-        ),
-    ],
-    "USPS": [
-        _fedbn("USPS"),
-        _Layout("original", (".", "USPS"), tuple(USPS().files()), partial(_read_original, USPS), USPS.source),
-    ],
+    "MNIST": [_fedbn("MNIST"), _published(MNIST, ".")],
+    "SVHN": [_fedbn("SVHN"), _matlab("SVHN", _SVHN, "http://ufldl.stanford.edu/housenumbers")],
+    "USPS": [_fedbn("USPS"), _published(USPS, ".", "USPS")],
     "SynthDigits": [
         _fedbn("SynthDigits"),
-        _Layout(
-            "original",
-            ("SynthDigits", "."),
-            tuple(_SYNTH),
-            partial(_mats, _SYNTH),
-            "https://github.com/med-air/FedBN",
-        ),
+        _matlab("SynthDigits", _SYNTH, "https://github.com/med-air/FedBN"),
     ],
     "MNIST-M": [
         _fedbn("MNIST_M"),

@@ -5,7 +5,7 @@ import logging
 import os
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, file_digests, use_cache
 from rayfl.data.readers.files import FileData, Side
 from rayfl.data.readers.images import in_chunks, read_image
-from rayfl.errors import BadData, Damaged
+from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
 from rayfl.system.files import folder_entries
 
@@ -40,6 +40,7 @@ class Found:
         labels: int64 [N], class of each image.
         domains: int64 [N], domain of each image, in the order of the data set.
         domain_names: the domains in that order.
+        class_names: the classes in the order of their labels.
         remarks: on what is there, a line each.
     """
 
@@ -48,11 +49,8 @@ class Found:
     labels: np.ndarray
     domains: np.ndarray
     domain_names: tuple[str, ...]
+    class_names: tuple[str, ...]
     remarks: tuple[str, ...] = ()
-
-    def of_domain(self, domain: int) -> np.ndarray:
-        """Return the int64 indices of a domain's images."""
-        return np.flatnonzero(self.domains == domain)
 
 
 class DomainFolders(FileData):
@@ -62,7 +60,6 @@ class DomainFolders(FileData):
     """
 
     _natural = DomainPerClient
-    published: ClassVar[Mapping[str, int]] = {}  # images per domain, where they are known
     colour: ClassVar[Literal["RGB", "grey unless RGB"]] = "RGB"
     split = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
 
@@ -76,8 +73,8 @@ class DomainFolders(FileData):
     """Whether validation images are flipped and turned, too."""
 
     @abstractmethod
-    def find(self) -> tuple[Found, tuple[str, ...]]:
-        """Look for the images; return them and the names of the classes."""
+    def find(self) -> Found:
+        """Look for the images."""
 
     @abstractmethod
     def origin(self, found: Found) -> np.ndarray:
@@ -89,7 +86,7 @@ class DomainFolders(FileData):
 
     def load(self) -> Dataset:
         """Find the images and decode them, or map what an earlier run has decoded."""
-        found, class_names = self.find()
+        found = self.find()
         origin = self.origin(found)
         each = file_digests(found.root / file for file in found.files)
         key = [self.image_size, self.colour, hashlib.sha256(b"".join(each)).hexdigest()]
@@ -99,14 +96,14 @@ class DomainFolders(FileData):
             labels=found.labels,
             domains=found.domains,
             origin=origin,
-            class_names=class_names,
+            class_names=found.class_names,
             domain_names=found.domain_names,
             mean=(0.0, 0.0, 0.0),
             std=(1.0, 1.0, 1.0),
             augment="fedbn" if self.augments else "none",
             val_augment=self.val_augment and self.augments,
             remarks=found.remarks,
-            warnings=() if self.published else _copies(found.files, each),
+            warnings=() if self.published_sizes() else _copies(found.files, each),
         )
         return self.divide(dataset, self.seed or 0)
 
@@ -114,23 +111,6 @@ class DomainFolders(FileData):
     def augments(self) -> bool:
         """Whether training images are augmented."""
         return bool(self.augment)
-
-    def published_sizes(self) -> Mapping[str, int]:
-        """Return the published number of images in each domain."""
-        return self.published
-
-    def check_counts(self, found: Found, origin: np.ndarray) -> None:
-        """Check, with `verify`, that each domain has as many images in use as were published."""
-        if not self.verify:
-            return
-        for k, name in enumerate(found.domain_names):
-            n = int((origin[found.of_domain(k)] != UNUSED).sum())
-            if n != self.published.get(name, n):
-                raise Damaged(
-                    found.root,
-                    f"has {n} images of domain {name}, and {self.published[name]} were published",
-                    "complete the folder, or use it as it is with verify=False (--data.verify false)",
-                )
 
     def _decode(self, found: Found) -> Decoded:
         files = [found.root / file for file in found.files]
@@ -175,8 +155,11 @@ class DomainFolders(FileData):
         others: list[Path] = []
         lacking: list[str] = []
         for domain in sorted(domains):
+            above = subfolder(root, domain)
+            if above is None:
+                raise self.not_found(f"domain {domain}", root / domain, "Complete the folder")
             for label, name in enumerate(classes):
-                folder = self._folder(root, domain, name)
+                folder = subfolder(above, name) or above / name  # which one's own data may lack
                 if folder in taken:
                     raise BadData(
                         folder,
@@ -207,15 +190,7 @@ class DomainFolders(FileData):
                     f'any image of the {what} "{absent[0]}"', root, "Leave it out, or add images"
                 )
         arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
-        return Found(root, files, *arrays, tuple(domains), tuple(lacking))
-
-    def _folder(self, root: Path, domain: str, name: str) -> Path:
-        """Return the folder of a class in a domain, which one's own data may lack."""
-        above = subfolder(root, domain)
-        if above is None:
-            raise self.not_found(f"domain {domain}", root / domain, "Complete the folder")
-        folder = subfolder(above, name)
-        return folder or above / name
+        return Found(root, files, *arrays, tuple(domains), tuple(classes), tuple(lacking))
 
 
 class ImageFolders(DomainFolders):
@@ -233,13 +208,13 @@ class ImageFolders(DomainFolders):
     for training, validation and testing, drawn from the seed.
     """
 
-    def find(self) -> tuple[Found, tuple[str, ...]]:
-        """Look for the images; return them and the names of the classes."""
+    def find(self) -> Found:
+        """Look for the images."""
         root = self.home()
         if self.domains is None and _holds_classes(root):
             names = self.classes or _folders(root)
             found = self.scan(root.absolute().parent, (root.absolute().name,), names)
-            return replace(found, domain_names=(type(self).__name__,)), tuple(names)
+            return replace(found, domain_names=(type(self).__name__,))
         domains = self.domains or _folders(root)
         if all(plain_name(domain) in _SPLIT_FOLDERS for domain in domains):
             log.warning(
@@ -254,7 +229,7 @@ class ImageFolders(DomainFolders):
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
         if not classes:
             raise BadData(root, "holds no folders in folders; ImageFolders reads images from domain/class/*")
-        return self.scan(root, domains, classes), tuple(classes)
+        return self.scan(root, domains, classes)
 
     def origin(self, found: Found) -> np.ndarray:
         """Divide each domain 80/20, class by class; with split=fdse leave it to ``divide``."""
@@ -272,7 +247,7 @@ def stratified(found: Found, domain: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int64 indices for training and for testing, each in random order.
     """
-    mine = found.of_domain(domain)
+    mine = np.flatnonzero(found.domains == domain)
     train, test = stratified_shuffle(found.labels[mine], f"domain {found.domain_names[domain]}")
     return mine[train], mine[test]
 

@@ -1,8 +1,7 @@
 """Office-Caltech10, DomainNet and PACS: photographs, drawings and paintings of the same few classes."""
 
 import logging
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,13 +19,51 @@ ALL_OR_NONE = "Complete the lists, remove all of them"
 _FRESH = "replace it by a fresh copy"
 
 
-class _Protocols(DomainFolders):
-    """What the data sets share that both FedBN and FDSE have used, each in its own way."""
+class _Published(DomainFolders):
+    """What the data sets share whose domains, classes and numbers of images are known."""
 
-    colour = "grey unless RGB"
+    published: ClassVar[Mapping[str, int]]  # images per domain
     order: ClassVar[Mapping[str, tuple[str, ...]]]  # split -> domains in the order of the clients
     classes: ClassVar[tuple[str, ...]]
     places: ClassVar[tuple[str, ...]]  # folders below root that may hold the domains
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the published number of images in each domain."""
+        return self.published
+
+    def find(self) -> Found:
+        """Look for the images."""
+        domains = self.order[self.split]
+        return self.scan(self.home(*self.places, domains=domains), domains, self.classes)
+
+    def origin(self, found: Found) -> np.ndarray:
+        """Leave the division of the images in use to ``divide``."""
+        origin = self.origin_of_used(found)
+        self.check_counts(found, origin)
+        return origin
+
+    def origin_of_used(self, found: Found) -> np.ndarray:
+        """Return TRAIN for images that are in use, and UNUSED for others."""
+        return np.full(len(found.files), TRAIN, np.uint8)
+
+    def check_counts(self, found: Found, origin: np.ndarray) -> None:
+        """Check, with `verify`, that each domain has as many images in use as were published."""
+        if not self.verify:
+            return
+        for k, name in enumerate(found.domain_names):
+            n = int((origin[found.domains == k] != UNUSED).sum())
+            if n != self.published[name]:
+                raise Damaged(
+                    found.root,
+                    f"has {n} images of domain {name}, and {self.published[name]} were published",
+                    "complete the folder, or use it as it is with verify=False (--data.verify false)",
+                )
+
+
+class _Protocols(_Published):
+    """What the data sets share that both FedBN and FDSE have used, each in its own way."""
+
+    colour = "grey unless RGB"
     shares: ClassVar[tuple[float, float]]  # FedBN's sizes for training and validation, of the smallest list
 
     augment: bool | None = None
@@ -47,37 +84,23 @@ class _Protocols(DomainFolders):
         """Whether training images are augmented."""
         return self.split == "fedbn" if self.augment is None else self.augment
 
-    def find(self) -> tuple[Found, tuple[str, ...]]:
-        """Look for the images; return them and the names of the classes."""
-        domains = self.order[self.split]
-        return self.scan(self.home(*self.places, domains=domains), domains, self.classes), self.classes
-
     def origin(self, found: Found) -> np.ndarray:
         """Divide by lists, as far as there are any, and take FedBN's small parts of them."""
         if self.split == "fdse":
-            origin = self.used_by_fdse(found)
-            self.check_counts(found, origin)
-            return origin
-        paths = self.lists(found, "pkl", "each domain is divided 80/20, class by class")
-        if paths is None:
+            return super().origin(found)
+        lists = self.read_lists(found, "pkl", _pickled_list, "each domain is divided 80/20, class by class")
+        if lists is None:
             parts = [stratified(found, k) for k in range(len(found.domain_names))]
         else:
-            places = _index_by_key(found)
-            read = [self._read_list(found, domain, path, places) for domain, path in paths]
-            if len(np.unique(every := np.concatenate(read))) < len(every):
-                raise Damaged(
-                    found.root, f"has lists ({paths[0][1].name} and so on) that name an image twice"
-                )
-            parts = list(zip(read[::2], read[1::2]))
+            if len(np.unique(every := np.concatenate(lists))) < len(every):
+                first = f"{found.domain_names[0]}_train.pkl"
+                raise Damaged(found.root, f"has lists ({first} and so on) that name an image twice")
+            parts = list(zip(lists[::2], lists[1::2]))
         origin = origin_of(len(found.files), parts)
         self.check_counts(found, origin)
         if self.scale == "fedbn":
             self._take_few(origin, [train for train, _ in parts], found)
         return origin
-
-    @abstractmethod
-    def used_by_fdse(self, found: Found) -> np.ndarray:
-        """Return the origin, TRAIN for images that take part in FDSE's division and UNUSED for others."""
 
     def _take_few(self, origin: np.ndarray, lists: Sequence[np.ndarray], found: Found) -> None:
         """Keep the first training images of every list, make its last ones validation images, drop others."""
@@ -87,12 +110,17 @@ class _Protocols(DomainFolders):
             origin[train[few:]] = UNUSED
             origin[train[len(train) - held_out :]] = VAL
 
-    def lists(self, found: Found, ending: str, otherwise: str) -> list[tuple[str, Path]] | None:
-        """Return the lists of training and of test images, domain by domain; None where there are none.
+    def read_lists(
+        self, found: Found, ending: str, read: Callable[[Path], list[str]], otherwise: str
+    ) -> list[np.ndarray] | None:
+        """Return int64 indices of the images on the lists for training and for testing, domain by domain.
+
+        None where there are no lists. What they name are paths that end in ``domain/class/file``.
 
         Args:
             found: the images.
             ending: of the lists' names.
+            read: returns what a list names.
             otherwise: what is done without any, for a warning.
         """
         parts = ("train", "test")
@@ -104,36 +132,28 @@ class _Protocols(DomainFolders):
             return None
         if missing:
             raise self.not_found(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)
-        return paths
-
-    def _read_list(self, found: Found, domain: str, path: Path, places: Mapping[str, int]) -> np.ndarray:
-        """Return the indices of the images on one of FedBN's lists: arrays of paths and of class names."""
-        content = unpickle(path, tuple)
-        with explain_decode_errors(path, _FRESH):
-            paths, _ = content  # the classes are those of the folders
-            return self.indices_of(
-                convert_content(list[str], np.asarray(paths).tolist()), domain, path, found, places
-            )
-
-    def indices_of(
-        self, listed: Sequence[str], domain: str, path: Path, found: Found, places: Mapping[str, int]
-    ) -> np.ndarray:
-        """Return int64 indices of listed images, whose paths end in ``domain/class/file``."""
-        indices = []
-        for line in listed:
-            k = places.get(_list_key(line))
-            if k is None:
-                what = f"the image {line}, which {path} names,"
-                raise self.not_found(what, found.root, "Complete the folder")
-            if found.domain_names[found.domains[k]] != domain:
-                raise Damaged(path, f"names {line}, which is not of domain {domain}")
-            indices.append(k)
-        return np.array(indices, np.int64)
+        places = {_list_key(file): k for k, file in enumerate(found.files)}
+        lists = []
+        for domain, path in paths:
+            indices = []
+            for line in read(path):
+                k = places.get(_list_key(line))
+                if k is None:
+                    what = f"the image {line}, which {path} names,"
+                    raise self.not_found(what, found.root, "Complete the folder")
+                if found.domain_names[found.domains[k]] != domain:
+                    raise Damaged(path, f"names {line}, which is not of domain {domain}")
+                indices.append(k)
+            lists.append(np.array(indices, np.int64))
+        return lists
 
 
-def _index_by_key(found: Found) -> dict[str, int]:
-    """Return the index of each image by what identifies it on any list."""
-    return {_list_key(file): k for k, file in enumerate(found.files)}
+def _pickled_list(path: Path) -> list[str]:
+    """Return what one of FedBN's lists names: it holds arrays of paths and of class names."""
+    content = unpickle(path, tuple)
+    with explain_decode_errors(path, _FRESH):
+        paths, _ = content  # the classes are those of the folders
+        return convert_content(list[str], np.asarray(paths).tolist())
 
 
 def _list_key(path: str) -> str:
@@ -170,10 +190,6 @@ class OfficeCaltech10(_Protocols):
     )
     places = ("office_caltech_10",)
     shares = (0.5, 0.4)
-
-    def used_by_fdse(self, found: Found) -> np.ndarray:
-        """Use every image."""
-        return np.full(len(found.files), TRAIN, np.uint8)
 
 
 _DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
@@ -213,24 +229,25 @@ class DomainNet(_Protocols):
     places = ("DomainNet", "domainnet")
     shares = (0.05, 0.05)
 
-    def used_by_fdse(self, found: Found) -> np.ndarray:
+    def origin_of_used(self, found: Found) -> np.ndarray:
         """Use the images that the official lists name, or all where there are no lists."""
-        paths = self.lists(found, "txt", "all images of the folders are used")
-        if paths is None:
-            return np.full(len(found.files), TRAIN, np.uint8)
-        places = _index_by_key(found)
-        wanted = {plain_name(name) for name in self.classes}
+        lists = self.read_lists(found, "txt", self._official_list, "all images of the folders are used")
+        if lists is None:
+            return super().origin_of_used(found)
         origin = np.full(len(found.files), UNUSED, np.uint8)
-        for domain, path in paths:
-            with explain_decode_errors(path, _FRESH):
-                text = read_packed(path).decode()
-            lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
-            mine = [line for line in lines if _list_key(line).split("/")[1] in wanted]
-            origin[self.indices_of(mine, domain, path, found, places)] = TRAIN
+        origin[np.concatenate(lists)] = TRAIN
         return origin
 
+    def _official_list(self, path: Path) -> list[str]:
+        """Return what a list names of the classes that are used."""
+        with explain_decode_errors(path, _FRESH):
+            text = read_packed(path).decode()
+        wanted = {plain_name(name) for name in self.classes}
+        lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
+        return [line for line in lines if _list_key(line).split("/")[1] in wanted]
 
-class PACS(DomainFolders):
+
+class PACS(_Published):
     """PACS: 9,991 images of 7 classes in four domains (Li et al., ICCV 2017).
 
     Files: root/PACS/{art_painting,cartoon,photo,sketch}/class/*. Each domain is divided at random, 80/10/10
@@ -239,17 +256,6 @@ class PACS(DomainFolders):
 
     source = "https://dali-dl.github.io/project_iccv2017.html"
     published = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}  # noqa: RUF012
+    order = {"fdse": tuple(published)}  # noqa: RUF012
     classes = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
-
-    def find(self) -> tuple[Found, tuple[str, ...]]:
-        """Look for the images; return them and the names of the classes."""
-        domains = tuple(self.published)
-        return self.scan(
-            self.home("PACS", "PACS/kfold", domains=domains), domains, self.classes
-        ), self.classes
-
-    def origin(self, found: Found) -> np.ndarray:
-        """Leave the division to ``divide``."""
-        origin = np.full(len(found.files), TRAIN, np.uint8)
-        self.check_counts(found, origin)
-        return origin
+    places = ("PACS", "PACS/kfold")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
+from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.data.readers.files import REPLACE, Published, Read, images_and_labels, is_there, read_packed
 from rayfl.data.readers.images import scale_images
 from rayfl.system.files import explain_decode_errors, explain_read_errors
@@ -23,16 +24,8 @@ class _Digits(Published):
         """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""
         train, test = self.read()
         images = np.concatenate(list(scale_images([train[0], test[0]], 28)))
-        return Dataset(
-            inputs=images,
-            labels=np.concatenate([train[1], test[1]]),
-            domains=np.zeros(len(images), np.int64),
-            origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [len(train[0]), len(test[0])]),
-            class_names=tuple("0123456789"),
-            domain_names=(type(self).__name__,),
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-        )
+        arrays = join_labels([Part(*train, 0, TRAIN), Part(*test, 0, TEST)])
+        return digit_dataset(images, arrays, (type(self).__name__,))
 
 
 class MNIST(_Digits):
@@ -44,35 +37,32 @@ class MNIST(_Digits):
 
     source = "https://yann.lecun.com/exdb/mnist/"
     size = 70_000
-    # MD5 of the unpacked file and of the .gz
-    _md5 = {  # noqa: RUF012
-        "train-images-idx3-ubyte": ("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        "train-labels-idx1-ubyte": ("a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
-        "t10k-images-idx3-ubyte": ("2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
-        "t10k-labels-idx1-ubyte": ("27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
+    md5 = {  # noqa: RUF012
+        "MNIST/raw/train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "MNIST/raw/train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "MNIST/raw/train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "MNIST/raw/train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+        "MNIST/raw/t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "MNIST/raw/t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "MNIST/raw/t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+        "MNIST/raw/t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
     }
-
-    def files(self) -> list[str]:
-        """Return the names of the unpacked files."""
-        return [f"MNIST/raw/{name}" for name in self._md5]
 
     def read(self) -> list[Read]:
         """Read the four files."""
-        folder = self.folder() / "MNIST" / "raw"
+        root = self.folder()
         parts = []
         for part in ("train", "t10k"):
-            images = self._idx(folder / f"{part}-images-idx3-ubyte", 3)
-            labels = self._idx(folder / f"{part}-labels-idx1-ubyte", 1)
-            parts.append(images_and_labels(folder / f"{part}-images-idx3-ubyte", images, labels))
+            file = f"MNIST/raw/{part}-images-idx3-ubyte"
+            images = self._idx(root, file, 3)
+            labels = self._idx(root, f"MNIST/raw/{part}-labels-idx1-ubyte", 1)
+            parts.append(images_and_labels(root / file, images, labels))
         return parts
 
-    def _idx(self, path: Path, dimensions: int) -> np.ndarray:
+    def _idx(self, root: Path, file: str, dimensions: int) -> np.ndarray:
         """Read an idx file: two zeros, type (8: bytes), number of dimensions, their sizes, the values."""
-        md5, packed = self._md5[path.name]
-        zipped = path.with_name(path.name + ".gz")
-        if not is_there(path) and is_there(zipped):
-            path, md5 = zipped, packed
-        self.check(path, md5)
+        packed = not is_there(root / file) and is_there(root / f"{file}.gz")
+        path = self.check(root, f"{file}.gz" if packed else file)
         content = read_packed(path)
         with explain_read_errors(path, REPLACE):
             if content[:4] != bytes([0, 0, 8, dimensions]):
@@ -89,23 +79,19 @@ class USPS(_Digits):
 
     source = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps"
     size = 9_298
-    _files = (
-        ("usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197"),
-        ("usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"),
-    )
-
-    def files(self) -> list[str]:
-        """Return the names of both files."""
-        return [name for name, _ in self._files]
+    md5 = {  # noqa: RUF012
+        "usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197",
+        "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118",
+    }
 
     def read(self) -> list[Read]:
         """Read both files."""
         root = self.folder()
-        return [self._part(root / name, md5) for name, md5 in self._files]
+        return [self._part(root, file) for file in self.md5]
 
-    def _part(self, path: Path, md5: str) -> Read:
+    def _part(self, root: Path, file: str) -> Read:
         """Return images, uint8 [n, 16, 16], and labels 0 to 9."""
-        self.check(path, md5)
+        path = self.check(root, file)
         text = read_packed(path)
         with explain_decode_errors(path, REPLACE):
             labels, values = _libsvm(text)

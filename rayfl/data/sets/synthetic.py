@@ -61,10 +61,8 @@ class Synthetic(Data):
         scale = rng.uniform(0.5, 1.5, (self.domains, channels, 1, 1)).astype(np.float32)
         shift = rng.uniform(-1.0, 1.0, (self.domains, channels, 1, 1)).astype(np.float32)
 
-        labels, domains = (
-            np.concatenate([cell[: self.train], cell[: self.test]]).astype(np.int64)
-            for cell in self._cells(max(self.train, self.test))
-        )
+        numbers = np.concatenate([np.arange(self.train), np.arange(self.test)])
+        labels, domains = numbers % self.classes, numbers // self.classes % self.domains
         images = np.empty((n, *self.shape), dtype=self.dtype)
         noise = generator(self.seed or 0, "synthetic noise")
         for start in range(0, n, _CHUNK):
@@ -92,11 +90,6 @@ class Synthetic(Data):
             mean=(0.5 if quantised else 0.0,) * channels,
             std=(0.5 if quantised else 1.0,) * channels,
         )
-
-    def _cells(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return labels and domains of n samples that go through all combinations in turn."""
-        cell = np.arange(n)
-        return cell % self.classes, cell // self.classes % self.domains
 
 
 def _interpolation(size: int) -> np.ndarray:
