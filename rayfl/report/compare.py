@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import Unknown
-from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
+from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import Scores
 from rayfl.report import significance
@@ -363,6 +363,22 @@ def counted_view(run: RunRecords) -> Scores | None:
     if entry is None:
         return None
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
+
+
+def values_over_rounds(run: RunRecords, scores: Scores, quantity: str = "accuracy") -> np.ndarray:
+    """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
+
+    Args:
+        run: whose scores they are.
+        scores: those of a view.
+        quantity: ``accuracy``, which is in per cent, ``loss``, or a metric; NaN where it is not recorded.
+    """
+    population, how = run.history.population, run.protocol.average
+    if quantity == "accuracy":
+        return 100 * curve(scores, population, "test", how)
+    recorded = {"loss": scores.loss, **scores.measures}
+    found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
+    return mean_loss(found, scores.samples, population, how)
 
 
 def missing_scores(run: RunRecords) -> str:

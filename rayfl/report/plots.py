@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
-from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
+from rayfl.evaluation.metrics import average, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
@@ -28,6 +28,7 @@ from rayfl.report.compare import (
     labels,
     missing_scores,
     short_labels,
+    values_over_rounds,
     view_summary,
 )
 from rayfl.report.look import (
@@ -131,17 +132,9 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
     scores = counted_view(run)
     if scores is None:
         return np.zeros(0), np.zeros(0)
-    population, how = run.history.population, run.protocol.average
     if panel != ALL:
-        inside = np.array([domain == panel for domain in population.domains])
-        scores = scores.where_counted(inside)
-    if quantity == "accuracy":
-        values = 100 * curve(scores, population, "test", how)
-    else:
-        found = scores.loss if quantity == "loss" else scores.measures.get(quantity)
-        if found is None:
-            return np.zeros(0), np.zeros(0)
-        values = mean_loss(found, scores.samples, population, how)
+        scores = scores.where_counted(np.array(run.history.population.domains) == panel)
+    values = values_over_rounds(run, scores, quantity)
     there = ~np.isnan(values)
     return scores.rounds[there] + 1, values[there]
 
