@@ -32,17 +32,15 @@ from rayfl.report.compare import (
     view_summary,
 )
 from rayfl.report.look import (
-    COLOURS,
     HATCHES,
-    MARKERS,
+    LINE_WIDTH,
     WIDTH,
     Curve,
     Look,
     Picture,
     draw_band,
-    draw_points,
     drawn,
-    mark_size,
+    marker,
     scale_axis,
     style,
 )
@@ -223,7 +221,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
             if curves := panel_curves(s, panel, quantity):
-                draw_band(ax, curves, look.name(s.name), place, linewidth=1.4)
+                draw_band(ax, curves, look.label(s.name), place)
         ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
@@ -275,8 +273,10 @@ def draw_sweep(
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
-            found = [_chosen_values(s, panel) for _, s in points]
-            draw_points(ax, [x for x, _ in points], found, look.name(name), place)
+            means, errors = _means_and_errors([(s, panel) for _, s in points])
+            x, bars = [value for value, _ in points], np.nan_to_num(errors)  # one seed has a bar of length 0
+            looks = style(place) | marker(place)
+            ax.errorbar(x, means, yerr=bars, label=look.label(name), capsize=2, **looks)
         scale_axis(ax, values)
         ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
     return _label_axes(figure, axes, "test accuracy in %", look)
@@ -291,19 +291,17 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
     figure, (ax,) = look.grid(1, width=wide)
     width, highest = 0.8 / len(series), 0.0
     for place, s in enumerate(series):
-        found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, p)))) for p in panels]
+        means, errors = _means_and_errors([(s, panel) for panel in panels])
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
-        means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
         highest = max([highest, *(mean for mean in means if mean > highest)])
-        color, hatch = COLOURS[place % len(COLOURS)], HATCHES[place % len(HATCHES)]
         ax.bar(
             where,
             means,
             width,
             yerr=errors,
             label=look.label(s.name),
-            color=color,
-            hatch=hatch,
+            color=style(place)["color"],
+            hatch=HATCHES[place % len(HATCHES)],
             edgecolor="white",
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
@@ -341,11 +339,10 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
                 [*angles, angles[0]],
                 [*row, row[0]],
                 label=look.label(s.name),
-                linewidth=1.4,
-                marker=MARKERS[place % len(MARKERS)],
-                markersize=mark_size(),
+                linewidth=LINE_WIDTH,
                 clip_on=False,  # marks on the outer ring are whole
                 **style(place),
+                **marker(place),
             )
         ax.set_xticks(
             angles, [f"{look.label(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
@@ -391,7 +388,7 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     for place, (s, seeds) in enumerate(zip(series, runs)):
         values = 100 * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]
-        color = COLOURS[place % len(COLOURS)]
+        color = style(place)["color"]
         boxes.boxplot(
             values,
             positions=[place],
@@ -403,11 +400,10 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         )
         name = look.label(s.name)
         if few:
-            marker = MARKERS[place % len(MARKERS)]
             means = 100 * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
-            each.plot(means, marker, color=color, markersize=mark_size(), label=name)
+            each.plot(means, color=color, linestyle="", label=name, **marker(place))
         elif len(values):
-            each.ecdf(values, label=name, linewidth=1.4, **style(place))
+            each.ecdf(values, label=name, linewidth=LINE_WIDTH, **style(place))
     names = [look.label(s.name) for s in series]
     width = figure.get_figwidth() / look.columns_that_fit(2)
     boxes.set_xticks(range(len(series)), names, fontsize="small", **look.tick_rotation(names, width))
@@ -476,6 +472,13 @@ def _label_axes(figure: Figure, axes: Sequence[Axes], label: str, look: Look) ->
 def _chosen_values(series: Series, panel: str) -> list[float]:
     """Return the chosen accuracy of each seed, the mean over its runs."""
     return [float(np.mean([chosen_value(run, panel) for run in own])) for own in series.seeds]
+
+
+def _means_and_errors(places: Sequence[tuple[Series, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and sample deviation over seeds of the chosen accuracy of panels; NaN: there is none."""
+    found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, panel)))) for s, panel in places]
+    means, errors = np.array(found, dtype=float).T
+    return means, errors
 
 
 def _panel_title(panel: str, look: Look) -> str:
