@@ -109,23 +109,17 @@ def compare_runs(
             "--column COLUMN`",
         )
     printed = printed_table(name)
-    others = [row for row in printed.rows if row not in printed.figures] if printed else []
-    names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
+    in_print = [row for row in printed.rows if row not in printed.figures] if printed else []
+    names = list(dict.fromkeys([*rows, *in_print, *(row for row, _ in runs)]))
     found, known = list[Entry | None](), set[str]()
     if printed is not None:
-        lines = [
-            line
-            for name in names
-            for line in [
-                (name, name, None),
-                *((r, s, f) for r, (s, f) in printed.figures.items() if s == name),
-            ]
-        ]
-        for row, source, other in lines:
-            for column, parts in printed.parts.items():
-                shown = [replace(part, figure=other or part.figure) for part in parts]
-                entry = _our_entry(runs, row, column, source, shown)
-                found.append(entry and _add_printed(entry, printed))
+        for source in names:
+            others = {row: other for row, (of, other) in printed.figures.items() if of == source}
+            for row, other in ({source: None} | others).items():
+                for column, parts in printed.parts.items():
+                    shown = [replace(part, figure=other or part.figure) for part in parts]
+                    entry = _our_entry(runs, row, column, source, shown)
+                    found.append(entry and _add_printed(entry, printed))
         known = {part.cell for parts in printed.parts.values() for part in parts}
     order = dict.fromkeys([*columns, *(column for _, column in runs)])
     own = [column for column in order if column not in known]
