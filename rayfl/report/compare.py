@@ -324,30 +324,21 @@ def short_labels(groups: Sequence[RunGroup], by: Sequence[str] = (), contents: b
     return names
 
 
-def check_measure(option: str, measure: str, runs: Iterable[RunRecords], others: Iterable[str] = ()) -> None:
-    """Refuse a further metric that no run has recorded.
-
-    Args:
-        option: the option that asks for it.
-        measure: its name.
-        runs: the runs.
-        others: other values that the option takes.
-    """
-    known = {name for run in runs for scores in run.history.scores.values() for name in scores.measures}
-    _refuse_unrecorded(option, measure, [*others, *sorted(known)])
-
-
 def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
-    """Refuse a ``point`` or a ``view`` that no run has recorded."""
-    known = [dict(zip(("point", "view"), place)) for run in runs for place in run.history.views()]
-    for name, value in asked.items():
-        if value is not None:
-            _refuse_unrecorded(name, value, sorted({place[name] for place in known}))
-
-
-def _refuse_unrecorded(what: str, asked: str, there: Sequence[str]) -> None:
-    if asked not in there:
-        raise Unknown(what, f"{asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
+    """Refuse a ``point``, a ``view``, a ``quantity`` or a metric (``--measure``) that no run has recorded."""
+    places = [place for run in runs for place in run.history.views()]
+    scores = [scores for run in runs for scores in run.history.scores.values()]
+    metrics = sorted({name for each in scores for name in each.measures})
+    recorded = {
+        "point": sorted({point for point, _ in places}),
+        "view": sorted({view for _, view in places}),
+        "quantity": ["accuracy", "loss", *metrics],
+        "--measure": metrics,
+    }
+    for option, value in asked.items():
+        if value is not None and value not in recorded[option]:
+            there = ", ".join(recorded[option]) or "none"
+            raise Unknown(option, f"{value}: no run has recorded it; there are {there}")
 
 
 def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
@@ -531,8 +522,8 @@ def comparison(
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             _completed_of_planned(group),
             *(ranked_cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
-            communication_bytes(runs, "up"),
-            communication_bytes(runs, "down"),
+            size(_bytes_per_round(runs, "up")),
+            size(_bytes_per_round(runs, "down")),
         ]
         table.add_row(*(line[i] for i in chosen), style=None if group.complete else "yellow")
     return table
@@ -573,13 +564,8 @@ def group_records(
     return found
 
 
-def communication_bytes(runs: Sequence[RunRecords], direction: str) -> str:
-    """Return the mean bytes of a round in one direction, over all its clients."""
-    mean = _bytes_per_round(runs, direction)
-    return "n/a" if mean is None else size(mean)
-
-
 def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None:
+    """Return the mean bytes of a round in one direction, over all its clients."""
     rounds = sum(run.summary["completed"] for run in runs)
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 
