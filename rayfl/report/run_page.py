@@ -55,6 +55,7 @@ def run_page(result: RunRecords, over: bool = True) -> str:
     partition = read_partition(result.folder) if (result.folder / PARTITION).is_file() else None
     engine = engine_lines(result.folder)
     running = not over and not result.complete
+    accuracies = _last_accuracies(result)
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
     return render(
@@ -69,9 +70,9 @@ def run_page(result: RunRecords, over: bool = True) -> str:
         accuracies=_accuracies(result),
         printed=_beside_printed(result),
         curves=_curves(result),
-        clients=_client_sheet(result, partition),
-        spread=_client_spread(result),
-        worst=_worst_clients(result),
+        clients=_client_sheet(result, partition, accuracies),
+        spread=_client_spread(accuracies),
+        worst=_worst_clients(accuracies),
         domains=_domain_sheet(result) if has_domains else None,
         skew=_skew(partition),
         labels=_label_map(partition),
@@ -194,32 +195,27 @@ def _curves(result: RunRecords) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def _last_accuracies(result: RunRecords) -> np.ndarray | None:
-    """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
+def _last_accuracies(result: RunRecords) -> np.ndarray:
+    """Return the last test accuracies in per cent of the headline's view, [clients]; NaN without a score."""
     scores = counted_view(result)
     if scores is None or not len(scores.rounds):
-        return None
-    accuracy: np.ndarray = 100 * scores.accuracy[-1]
-    return accuracy if np.isfinite(accuracy).any() else None
+        return np.full(len(result.history.population), np.nan)
+    return 100 * scores.accuracy[-1]
 
 
-def _client_spread(result: RunRecords) -> Chart | None:
-    accuracy = _last_accuracies(result)
-    if accuracy is None:
+def _client_spread(accuracies: np.ndarray) -> Chart | None:
+    known = accuracies[np.isfinite(accuracies)]
+    if not len(known):
         return None
-    known = accuracy[np.isfinite(accuracy)]
     parts = f"{known.min():.2f} to {known.max():.2f} %, median {np.median(known):.2f} %"
     return histogram(f"Test accuracy of {len(known):,} clients, last evaluation: {parts}", known)
 
 
-def _worst_clients(result: RunRecords) -> str:
-    accuracy = _last_accuracies(result)
-    if accuracy is None:
-        return ""
-    order = np.argsort(accuracy, kind="stable")
-    order = order[np.isfinite(accuracy[order])][: min(WORST, -(-len(accuracy) // 4))]
-    named = ", ".join(f"client {i} ({accuracy[i]:.2f} %)" for i in order)
-    return f"Lowest test accuracy: {named}."
+def _worst_clients(accuracies: np.ndarray) -> str:
+    order = np.argsort(accuracies, kind="stable")
+    order = order[np.isfinite(accuracies[order])][: min(WORST, -(-len(accuracies) // 4))]
+    named = ", ".join(f"client {i} ({accuracies[i]:.2f} %)" for i in order)
+    return f"Lowest test accuracy: {named}." if named else ""
 
 
 def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
@@ -231,7 +227,9 @@ def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
     }
 
 
-def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sheet | None:
+def _client_sheet(
+    result: RunRecords, partition: Mapping[str, Any] | None, accuracies: np.ndarray
+) -> Sheet | None:
     """Return a line per client; of many clients, only those with the lowest accuracy."""
     history, population = result.history, result.history.population
     if not len(population):
@@ -239,12 +237,10 @@ def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sh
     reported = _reported_views(result)
     latest = [history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
     rounds = history.times
-    counted = _last_accuracies(result)
     order = np.arange(len(population))
     caption = f"Clients: test accuracy in %, {as_text(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
-        by = np.full(len(population), np.inf) if counted is None else np.nan_to_num(counted, nan=np.inf)
-        order = np.sort(np.argsort(by, kind="stable")[:ROWS])
+        order = np.sort(np.argsort(accuracies, kind="stable")[:ROWS])  # NaN comes last
         caption += f"; the {ROWS:,} lowest of {len(population):,}"
     classes = _classes(partition)
     rows: list[Row] = [
@@ -254,7 +250,7 @@ def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sh
             *(count_cell(population.samples[split][i]) for split in ("train", "val", "test")),
             count_cell(classes[i]) if i < len(classes) else SheetCell("", None),
             count_cell(rounds[i]),
-            *(percent_cell(none_if_nan(accuracies[i])) for accuracies in latest),
+            *(percent_cell(none_if_nan(scores[i])) for scores in latest),
         ]
         for i in order.tolist()
     ]
