@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.table import Table
@@ -30,6 +30,9 @@ from rayfl.report.text import (
 from rayfl.settings.description import changes_data, changes_experiment, flatten_config
 from rayfl.system.text import counted, did_you_mean, one_line
 
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
 BY_VALIDATION = {"rayfl.methods.FedDGGA": None, "rayfl.methods.PartialFed": "adaptive"}
@@ -55,21 +58,21 @@ class RunGroup:
         """Number of different seeds."""
         return len(by_seed(self.runs))
 
-    @property
-    def completed_rounds(self) -> int:
-        """Rounds that all runs have completed."""
-        return min(run.summary["completed"] for run in self.runs)
-
 
 # ---- samples: runs that count once
 
 
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return key -> the items that have it; keys and items stay in their order."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
     """Return seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
-    found: dict[int, list[RunRecords]] = {}
-    for run in runs:
-        found.setdefault(int(run.config.get("seed", 0)), []).append(run)
-    return found
+    return group_by(runs, lambda run: int(run.config.get("seed", 0)))
 
 
 def facts(run: RunRecords) -> dict[str, Any]:
@@ -125,13 +128,10 @@ def samples(
 
 def conflicts_of(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_key) -> str:
     """Name :func:`samples` that should have had the same scores, and have others; empty without any."""
-    places: dict[Hashable, list[RunRecords]] = {}
-    for run in runs:
-        places.setdefault(same(run), []).append(run)
     return "; ".join(
         f"seed {found[0].config.get('seed', 0)} has different numbers in "
         + one_line(" and ".join(str(run.folder) for run in found))
-        for found in places.values()
+        for found in group_by(runs, same).values()
         if len(found) > 1
     )
 
@@ -459,8 +459,8 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     """
     blocks, ranked = _comparable_keys(groups), dict[tuple[int, str], str]()
     shown = [figures(group) for group in groups]
-    for block in set(blocks):
-        rows = [row for row, own in enumerate(blocks) if own == block and groups[row].complete]
+    complete = [row for row, group in enumerate(groups) if group.complete]
+    for rows in group_by(complete, blocks.__getitem__).values():
         for column in COLUMNS:
             means = {str(row): mean_and_std(shown[row][column])[0] for row in rows}
             ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
@@ -553,7 +553,8 @@ def group_records(
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
-        record |= {"completed": group.completed_rounds, "rounds": group.config["rounds"]}
+        completed = min(run.summary["completed"] for run in group.runs)
+        record |= {"completed": completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}

@@ -153,8 +153,7 @@ def check_ending(path: Path) -> None:
 
 
 def _flat_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Callable[[Any], Any]] = {"warnings": "; ".join, "seeds": len}
-    cells = {key: made[key](value) if key in made else value for key, value in record.items()}
+    cells = {**record, "warnings": "; ".join(record["warnings"]), "seeds": len(record["seeds"])}
     return {key: value for key, value in cells.items() if not isinstance(value, list | dict)}
 
 

@@ -23,6 +23,7 @@ from rayfl.report.compare import (
     check_recorded,
     conflicts_of,
     counted_view,
+    group_by,
     group_runs,
     keys_hint,
     labels,
@@ -44,7 +45,7 @@ from rayfl.report.look import (
     scale_axis,
     style,
 )
-from rayfl.report.text import mean_and_std, plain_table
+from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import one_line, warn
 
@@ -197,8 +198,7 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
         for panel in panels:
             curves = panel_curves(s, panel)
             each = [np.mean([roughness(y) for _, y in own]) for own in curves]
-            rough = float(np.mean(each)) if each else math.nan
-            cells.append("n/a" if math.isnan(rough) else f"{rough:.2f}")
+            cells.append(number(none_if_nan(float(np.mean(each))) if each else None))
             if target is not None:
                 cells.append(_target_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
         table.add_row(s.name, *cells)
@@ -241,9 +241,9 @@ def sweep_series(
     groups = [g for g in groups if all(view_summary(run.scored(view=view)) is not None for run in g.runs)]
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}
-    rest = [
-        replace(g, config={k: v for k, v in g.config.items() if k in by or _is_kept(k, over)}) for g in groups
-    ]
+    # Points of one line may be cells of a table, so their places there do not tell lines apart.
+    places = {over, *(key for g in groups for key in g.config if key.startswith("cell."))} - set(by)
+    rest = [replace(g, config={k: v for k, v in g.config.items() if k not in places}) for g in groups]
     keys = [key for key in by if key != over]
     for group, name in zip(groups, short_labels(rest, keys, contents=not changes_data(over))):
         value = group.config[over]
@@ -258,11 +258,6 @@ def sweep_series(
     in_rows = all(len(own) == 1 for own in rows.values()) and len(set(named)) == len(lines)
     names = named if in_rows else list(lines)
     return [(name, sorted(points, key=lambda p: p[0])) for name, points in zip(names, lines.values())]
-
-
-def _is_kept(key: str, over: str) -> bool:
-    """Return whether a key may distinguish lines of a sweep: the points of one may be cells of a table."""
-    return key != over and not key.startswith("cell.")
 
 
 def draw_sweep(
@@ -319,10 +314,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
 
     Rings are shares of the best accuracy; the label below gives the value at the centre.
     """
-    sets: dict[str, list[Series]] = {}
-    for s in series:
-        data = str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2]
-        sets.setdefault(data, []).append(s)
+    sets = group_by(series, lambda s: str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2])
     names = list(dict.fromkeys(s.name for s in series))
     figure, axes = look.grid(len(sets), polar=True, height=3.8)
     for ax, (data, own) in zip(axes, sets.items()):

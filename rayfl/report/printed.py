@@ -124,11 +124,10 @@ def _read_paper(paper: str) -> list[Printed]:
 
 def known_tables() -> dict[str, list[str]]:
     """Return paper -> its tables with printed numbers or a layout."""
-    found: dict[str, list[str]] = {}
-    for name in _all_printed():
-        paper, _, table = name.partition("_")
-        found.setdefault(paper, []).append(table)
-    return found
+    return {
+        paper: [name.removeprefix(f"{paper}_") for name in _all_printed() if name.startswith(f"{paper}_")]
+        for paper in PAPERS
+    }
 
 
 def find_printed(paper: str, table: str) -> Printed:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import conflicts_of, counted_view, samples, values_over_rounds
+from rayfl.report.compare import conflicts_of, counted_view, group_by, samples, values_over_rounds
 from rayfl.report.page import (
     LOOKS,
     PAGE,
@@ -110,12 +110,9 @@ def _drop_note(runs: Sequence[RunRecords]) -> list[str]:
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
-    places: dict[str, dict[str, list[RunRecords]]] = {}
-    for run in runs:
-        row, column, _ = cell_of(run)
-        places.setdefault(column, {}).setdefault(row, []).append(run)
     found = []
-    for column, rows in places.items():
+    for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
+        rows = group_by(cells, lambda run: cell_of(run)[0])
         lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
         best = sorted(lines, key=lambda line: -line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
