@@ -153,7 +153,9 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
     if totals["loss"] is not None:
         values["train/loss"] = totals["loss"]
     for name, value in record.get("figures", {}).items():
-        known = _finite_figures(value if isinstance(value, list) else [value])
+        figures = value if isinstance(value, list) else [value]
+        # A figure that is not finite is null when the record is read again.
+        known = [figure for figure in figures if figure is not None and math.isfinite(figure)]
         if known and not isinstance(value, list):
             values[f"figures/{name}"] = known[0]
         elif known:
@@ -168,11 +170,6 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
             if known := [value for value in score[name] if value is not None]:
                 values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(known))
     return {one_line(tag): value for tag, value in values.items()}
-
-
-def _finite_figures(figures: list[float | None]) -> list[float]:
-    """Return the finite ones; the others are null when the record is read again."""
-    return [figure for figure in figures if figure is not None and math.isfinite(figure)]
 
 
 def distributions(record: Mapping[str, Any], population: Population) -> dict[str, np.ndarray]:

@@ -16,7 +16,6 @@ from rayfl.record.checks import EvaluationPoint
 from rayfl.report import paper_tables
 from rayfl.report.compare import (
     caption,
-    check_measure,
     check_recorded,
     comparison,
     group_records,
@@ -121,8 +120,7 @@ def report_runs(
     recorded = [Result.load(folder) for folder in folders]
     check_recorded(recorded, **{name: headline.get(name) for name in ("point", "view")})
     loaded, left_out = samples(run.scored(**headline) for run in recorded)
-    if measure is not None:
-        check_measure("--measure", measure, loaded)
+    check_recorded(loaded, **{"--measure": measure})
     groups = group_runs(loaded, keys)
     table = comparison(groups, keys, measure, split_names(columns))
     console = show_table(table)

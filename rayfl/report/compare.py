@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.table import Table
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import Unknown
-from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
+from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import Scores
 from rayfl.report import significance
@@ -29,6 +29,9 @@ from rayfl.report.text import (
 )
 from rayfl.settings.description import changes_data, changes_experiment, flatten_config
 from rayfl.system.text import counted, did_you_mean, one_line
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
@@ -55,21 +58,21 @@ class RunGroup:
         """Number of different seeds."""
         return len(by_seed(self.runs))
 
-    @property
-    def completed_rounds(self) -> int:
-        """Rounds that all runs have completed."""
-        return min(run.summary["completed"] for run in self.runs)
-
 
 # ---- samples: runs that count once
 
 
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return key -> the items that have it; keys and items stay in their order."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
     """Return seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
-    found: dict[int, list[RunRecords]] = {}
-    for run in runs:
-        found.setdefault(int(run.config.get("seed", 0)), []).append(run)
-    return found
+    return group_by(runs, lambda run: int(run.config.get("seed", 0)))
 
 
 def facts(run: RunRecords) -> dict[str, Any]:
@@ -125,13 +128,10 @@ def samples(
 
 def conflicts_of(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_key) -> str:
     """Name :func:`samples` that should have had the same scores, and have others; empty without any."""
-    places: dict[Hashable, list[RunRecords]] = {}
-    for run in runs:
-        places.setdefault(same(run), []).append(run)
     return "; ".join(
         f"seed {found[0].config.get('seed', 0)} has different numbers in "
         + one_line(" and ".join(str(run.folder) for run in found))
-        for found in places.values()
+        for found in group_by(runs, same).values()
         if len(found) > 1
     )
 
@@ -324,30 +324,21 @@ def short_labels(groups: Sequence[RunGroup], by: Sequence[str] = (), contents: b
     return names
 
 
-def check_measure(option: str, measure: str, runs: Iterable[RunRecords], others: Iterable[str] = ()) -> None:
-    """Refuse a further metric that no run has recorded.
-
-    Args:
-        option: the option that asks for it.
-        measure: its name.
-        runs: the runs.
-        others: other values that the option takes.
-    """
-    known = {name for run in runs for scores in run.history.scores.values() for name in scores.measures}
-    _refuse_unrecorded(option, measure, [*others, *sorted(known)])
-
-
 def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
-    """Refuse a ``point`` or a ``view`` that no run has recorded."""
-    known = [dict(zip(("point", "view"), place)) for run in runs for place in run.history.views()]
-    for name, value in asked.items():
-        if value is not None:
-            _refuse_unrecorded(name, value, sorted({place[name] for place in known}))
-
-
-def _refuse_unrecorded(what: str, asked: str, there: Sequence[str]) -> None:
-    if asked not in there:
-        raise Unknown(what, f"{asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
+    """Refuse a ``point``, a ``view``, a ``quantity`` or a metric (``--measure``) that no run has recorded."""
+    places = [place for run in runs for place in run.history.views()]
+    scores = [scores for run in runs for scores in run.history.scores.values()]
+    metrics = sorted({name for each in scores for name in each.measures})
+    recorded = {
+        "point": sorted({point for point, _ in places}),
+        "view": sorted({view for _, view in places}),
+        "quantity": ["accuracy", "loss", *metrics],
+        "--measure": metrics,
+    }
+    for option, value in asked.items():
+        if value is not None and value not in recorded[option]:
+            there = ", ".join(recorded[option]) or "none"
+            raise Unknown(option, f"{value}: no run has recorded it; there are {there}")
 
 
 def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
@@ -363,6 +354,22 @@ def counted_view(run: RunRecords) -> Scores | None:
     if entry is None:
         return None
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
+
+
+def values_over_rounds(run: RunRecords, scores: Scores, quantity: str = "accuracy") -> np.ndarray:
+    """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
+
+    Args:
+        run: whose scores they are.
+        scores: those of a view.
+        quantity: ``accuracy``, which is in per cent, ``loss``, or a metric; NaN where it is not recorded.
+    """
+    population, how = run.history.population, run.protocol.average
+    if quantity == "accuracy":
+        return 100 * curve(scores, population, "test", how)
+    recorded = {"loss": scores.loss, **scores.measures}
+    found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
+    return mean_loss(found, scores.samples, population, how)
 
 
 def missing_scores(run: RunRecords) -> str:
@@ -452,8 +459,8 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     """
     blocks, ranked = _comparable_keys(groups), dict[tuple[int, str], str]()
     shown = [figures(group) for group in groups]
-    for block in set(blocks):
-        rows = [row for row, own in enumerate(blocks) if own == block and groups[row].complete]
+    complete = [row for row, group in enumerate(groups) if group.complete]
+    for rows in group_by(complete, blocks.__getitem__).values():
         for column in COLUMNS:
             means = {str(row): mean_and_std(shown[row][column])[0] for row in rows}
             ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
@@ -515,8 +522,8 @@ def comparison(
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             _completed_of_planned(group),
             *(ranked_cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
-            communication_bytes(runs, "up"),
-            communication_bytes(runs, "down"),
+            size(_bytes_per_round(runs, "up")),
+            size(_bytes_per_round(runs, "down")),
         ]
         table.add_row(*(line[i] for i in chosen), style=None if group.complete else "yellow")
     return table
@@ -546,7 +553,8 @@ def group_records(
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
-        record |= {"completed": group.completed_rounds, "rounds": group.config["rounds"]}
+        completed = min(run.summary["completed"] for run in group.runs)
+        record |= {"completed": completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
@@ -557,13 +565,8 @@ def group_records(
     return found
 
 
-def communication_bytes(runs: Sequence[RunRecords], direction: str) -> str:
-    """Return the mean bytes of a round in one direction, over all its clients."""
-    mean = _bytes_per_round(runs, direction)
-    return "n/a" if mean is None else size(mean)
-
-
 def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None:
+    """Return the mean bytes of a round in one direction, over all its clients."""
     rounds = sum(run.summary["completed"] for run in runs)
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
 from rayfl.errors import BadValue
+from rayfl.report.page import render
 from rayfl.system.files import write_file
 from rayfl.system.text import csv_cell, escape_latex, escape_markdown, one_line
 
@@ -25,34 +26,6 @@ STYLES = {"best": "bold", "second": "underline"}
 MARKS = "Bold: the best of the {where}; underlined: the second."
 SIGNS = ("‡", "§")
 """The sign at the start of a warning is also put behind the figure."""
-
-PAGE_TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 sans-serif; margin: 2em }}
-div {{ overflow-x: auto }}
-table {{ border-collapse: collapse; border-block: 2px solid }}
-th, td {{ padding: .2em .8em; text-align: right; vertical-align: bottom; white-space: nowrap }}
-thead {{ border-bottom: 1px solid }}
-{left} {{ text-align: left; white-space: normal }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<div>
-{table}
-</div>
-<ul>
-{notes}
-</ul>
-</body>
-</html>
-"""
 
 
 def ranked_cell(text: str, rank: str = "") -> Text:
@@ -90,15 +63,18 @@ def html_text(table: Table, notes: Sequence[str]) -> str:
     """Return a table as a self-contained HTML page."""
     import pandas as pd
 
-    frame = _frame(table, _html, "<b>{}</b>", "<u>{}</u>")
-    left = [f"tr > :nth-child({k})" for k, side in enumerate(_sides(table), 1) if side == "l"]
+    frame = _frame(table, lambda text: escape(one_line(text)), "<b>{}</b>", "<u>{}</u>")
     with pd.option_context("display.max_colwidth", None):  # which would cut texts
         shown = frame.to_html(index=False, escape=False, border=0)
-    return PAGE_TEMPLATE.format(
-        title=_html(one_line(str(table.title))),
-        left=", ".join(left) or "caption",
-        table=shown,
-        notes="\n".join(f"<li>{_html(note)}</li>" for note in notes),
+    return (
+        render(
+            "saved_table.html",
+            title=one_line(str(table.title)),
+            left=[number for number, side in enumerate(_sides(table), 1) if side == "l"],
+            table=Markup(shown),
+            notes=map(one_line, notes),
+        )
+        + "\n"
     )
 
 
@@ -177,8 +153,7 @@ def check_ending(path: Path) -> None:
 
 
 def _flat_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Callable[[Any], Any]] = {"warnings": "; ".join, "seeds": len}
-    cells = {key: made[key](value) if key in made else value for key, value in record.items()}
+    cells = {**record, "warnings": "; ".join(record["warnings"]), "seeds": len(record["seeds"])}
     return {key: value for key, value in cells.items() if not isinstance(value, list | dict)}
 
 
@@ -199,7 +174,3 @@ def _frame(table: Table, escaped: Callable[[str], str], best: str, second: str) 
 
 def _sides(table: Table) -> list[str]:
     return ["r" if column.justify == "right" else "l" for column in table.columns]
-
-
-def _html(text: str) -> str:
-    return escape(one_line(text))

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from rayfl.errors import BadValue, Unknown
-from rayfl.report.text import mean_and_std
 from rayfl.settings import at_least, at_most
 from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import class_name
@@ -133,15 +132,11 @@ class Look:
         """Inches; None for as many as the panels need."""
         return None if self.size is None or isinstance(self.size, str) else self.size[1]
 
-    def name(self, text: str, otherwise: str | None = None) -> str:
-        """Return the name to show: from ``names``, or ``otherwise``, or the name itself."""
+    def label(self, text: str, otherwise: str | None = None) -> str:
+        """Return what stands for a name, from ``names``, or ``otherwise``, or the name itself."""
         self._seen[text] = None
         otherwise = self.names.get(class_name(text), text if otherwise is None else otherwise)
-        return str(self.names.get(text, otherwise))
-
-    def label(self, text: str, otherwise: str | None = None) -> str:
-        """Return what stands for a name as matplotlib draws it."""
-        return drawn(self.name(text, otherwise))
+        return drawn(self.names.get(text, otherwise))
 
     @contextmanager
     def font_size(self) -> Iterator[None]:
@@ -253,6 +248,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 
 MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
 """Lines and bars differ by these too, for readers and printers that see no colours."""
+LINE_WIDTH = 1.4
+"""In points."""
 _MARKS = 8  # on a line
 
 
@@ -261,26 +258,10 @@ def style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
 
 
-def mark_size() -> float:
-    """Return the size of markers that goes with the letters, in points."""
-    return 0.4 * float(matplotlib.rcParams["font.size"])
-
-
-def draw_points(
-    ax: Axes, x: Sequence[float], repeats: Sequence[Sequence[float]], name: str | None, place: int
-) -> None:
-    """Draw a line through the means of repeated values; bars are one sample deviation."""
-    found = [mean_and_std(values) for values in repeats]
-    ax.errorbar(
-        x,
-        [math.nan if mean is None else mean for mean, _ in found],
-        yerr=[std or 0.0 for _, std in found],
-        label=None if name is None else drawn(name),
-        marker=MARKERS[place % len(MARKERS)],
-        markersize=mark_size(),
-        capsize=2,
-        **style(place),
-    )
+def marker(place: int) -> dict[str, Any]:
+    """Return the markers of the line at a place of the legend, in the size that goes with the letters."""
+    size = 0.4 * float(matplotlib.rcParams["font.size"])
+    return {"marker": MARKERS[place % len(MARKERS)], "markersize": size}
 
 
 def scale_axis(ax: Axes, values: Sequence[float]) -> None:
@@ -308,36 +289,29 @@ Curve = tuple[np.ndarray, np.ndarray]
 """Rounds, ascending, and a value at each."""
 
 
-def draw_band(
-    ax: Axes, repeats: Sequence[Sequence[Curve]], name: str, place: int, linewidth: float = 1.8
-) -> None:
+def draw_band(ax: Axes, repeats: Sequence[Sequence[Curve]], label: str, place: int) -> None:
     """Draw the mean over seeds at the rounds that all curves have; bands are one deviation over seeds.
 
     Args:
         ax: where.
-        repeats: for each seed the curves of its runs; those without any round do not count.
-        name: for the legend.
+        repeats: for each seed the curves of its runs; there is one.
+        label: for the legend.
         place: in the legend; it gives colour, dashes and marker.
-        linewidth: in points.
     """
-    known = [curves for own in repeats if (curves := [curve for curve in own if len(curve[0])])]
-    if not known:
-        return
-    rounds = reduce(np.intersect1d, [x for curves in known for x, _ in curves])
+    rounds = reduce(np.intersect1d, [x for curves in repeats for x, _ in curves])
     if not len(rounds):
         return
-    values = np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in known])
+    values = np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in repeats])
     mean = values.mean(axis=0)
     step = max(1, round(len(rounds) / _MARKS))
     ax.plot(
         rounds,
         mean,
-        label=drawn(name),
-        marker=MARKERS[place % len(MARKERS)],
-        markersize=mark_size(),
+        label=label,
         markevery=(place % step, step),  # lines that lie on each other have their marks at other rounds
-        linewidth=linewidth,
+        linewidth=LINE_WIDTH,
         **style(place),
+        **marker(place),
     )
     if len(values) > 1:
         std = values.std(axis=0, ddof=1)

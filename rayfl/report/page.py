@@ -26,7 +26,7 @@ from rayfl.system.files import write_file
 from rayfl.system.text import one_line, warn
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    import jinja2
 
 PAGE = "report.html"
 
@@ -104,33 +104,13 @@ def render(template: str, **content: Any) -> str:
 
 
 @cache
-def _templates() -> Environment:
-    from jinja2 import (
-        Environment,
-        PackageLoader,
-        StrictUndefined,
-    )  # runs that are not over should not wait for it
+def _templates() -> jinja2.Environment:
+    import jinja2  # runs that are not over should not wait for it
 
-    loader = PackageLoader("rayfl.report", "templates")
-    return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader, undefined = jinja2.PackageLoader("rayfl.report", "templates"), jinja2.StrictUndefined
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def line_picture(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
-    """Return a chart over rounds; None where no line has a point."""
-    lines = [line for line in lines if np.isfinite(np.asarray(line.y, float)).any()]
-    if not lines:
-        return None
-    names = [one_line(line.name) for line in lines]
-    ends = (f"{name} ends at {number(_last_value(line))}" for name, line in zip(names, lines))
-    svg = line_chart(lines, f"{title}: {'; '.join(ends)}", "completed rounds", unit)
-    return Chart(title, svg, names)
-
-
-def _last_value(line: Line) -> float:
-    values = np.asarray(line.y, float)
-    return float(values[np.isfinite(values)][-1])
 
 
 def percent_cell(value: float | None) -> SheetCell:
@@ -141,6 +121,11 @@ def percent_cell(value: float | None) -> SheetCell:
 def number_cell(value: float | None) -> SheetCell:
     """Return a number, or a dash where there is none."""
     return SheetCell("–" if value is None else number(value), value)
+
+
+def count_cell(count: int) -> SheetCell:
+    """Return how many things there are."""
+    return SheetCell(f"{count:,}", float(count))
 
 
 WIDTH, HEIGHT = 640, 280
@@ -166,52 +151,49 @@ class Line:
     y: Sequence[float] | np.ndarray
 
 
-def line_chart(lines: Sequence[Line], alt: str, x_label: str, y_label: str) -> Markup:
-    """Return lines over a common axis; their looks are those of the legend's entries, in this order.
+def line_chart(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
+    """Return lines over rounds; their looks are those of the legend's entries, in this order.
 
     Args:
+        title: what the chart shows.
         lines: what is drawn; points that are not finite are left out.
-        alt: what a person is told who cannot see it.
-        x_label: what the horizontal axis shows.
-        y_label: what the vertical one shows.
+        unit: what the vertical axis shows.
+
+    Returns:
+        None where no line has a point.
     """
-    drawn = [_thin_points(line) for line in lines]
-    xs, ys = (np.concatenate([each[k] for each in drawn] or [np.zeros(0)]) for k in (0, 1))
-    if not len(xs):
-        return Markup("")
-    picture = _Picture(alt, (xs.min(), xs.max()), _add_margin(ys.min(), ys.max()), x_label, y_label)
-    for k, ((x, y), line) in enumerate(zip(drawn, lines)):
-        if not len(x):
-            continue
-        look = f"line look{k % LOOKS}"
+    drawn = [(one_line(line.name), x, y) for line in lines for x, y in [_thin_points(line)] if len(x)]
+    if not drawn:
+        return None
+    xs, ys = (np.concatenate([points[axis] for points in drawn]) for axis in (1, 2))
+    ends = "; ".join(f"{name} ends at {number(float(y[-1]))}" for name, _, y in drawn)
+    margin = 0.05 * np.ptp(ys)
+    heights = (ys.min() - margin, ys.max() + margin)
+    picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, "completed rounds", unit)
+    for k, (name, x, y) in enumerate(drawn):
+        look = f"look{k % LOOKS}"
         places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))
-        drawn_line = SubElement(picture.root, "polyline", {"class": look, "points": places})
-        SubElement(drawn_line, "title").text = f"{one_line(line.name)}: {number(float(y[-1]))} at the end"
+        drawn_line = SubElement(picture.root, "polyline", {"class": f"line {look}", "points": places})
+        SubElement(drawn_line, "title").text = f"{name}: {number(float(y[-1]))} at the end"
         if len(x) == 1:
             at = {"cx": f"{picture.x(x[0]):.1f}", "cy": f"{picture.y(y[0]):.1f}", "r": "4"}
-            SubElement(picture.root, "circle", {"class": f"dot look{k % LOOKS}", **at})
-    return picture.markup()
+            SubElement(picture.root, "circle", {"class": f"dot {look}", **at})
+    return Chart(title, picture.markup(), [name for name, _, _ in drawn])
 
 
-def histogram(values: np.ndarray, alt: str, x_label: str, y_label: str, bins: int = 20) -> Markup:
-    """Return how often values between 0 and 100 are in each of some equal parts of this range."""
-    counts, edges = np.histogram(values, bins, (0, 100))
-    picture = _Picture(alt, (0, 100), (0, max(1, int(counts.max()))), x_label, y_label, whole=True)
+def histogram(title: str, accuracies: np.ndarray, bins: int = 20) -> Chart:
+    """Return how many clients have an accuracy, in per cent, in each of some equal parts of 0 to 100."""
+    counts, edges = np.histogram(accuracies, bins, (0, 100))
+    heights = (0, max(1, int(counts.max())))
+    picture = _Picture(title, (0, 100), heights, "test accuracy in %", "clients", whole=True)
     for count, low, high in zip(counts, edges, edges[1:]):
         if count:
-            bar = SubElement(
-                picture.root,
-                "rect",
-                {
-                    "class": "bar",
-                    "x": f"{picture.x(low) + 1:.1f}",
-                    "y": f"{picture.y(count):.1f}",
-                    "width": f"{picture.x(high) - picture.x(low) - 2:.1f}",
-                    "height": f"{picture.y(0) - picture.y(count):.1f}",
-                },
-            )
+            place = {"x": f"{picture.x(low) + 1:.1f}", "y": f"{picture.y(count):.1f}"}
+            width, height = picture.x(high) - picture.x(low) - 2, picture.y(0) - picture.y(count)
+            sides = {"width": f"{width:.1f}", "height": f"{height:.1f}"}
+            bar = SubElement(picture.root, "rect", {"class": "bar", **place, **sides})
             SubElement(bar, "title").text = f"{low:g} to {high:g} %: {count}"
-    return picture.markup()
+    return Chart(title, picture.markup())
 
 
 def heat_map(matrix: np.ndarray) -> str:
@@ -222,12 +204,7 @@ def heat_map(matrix: np.ndarray) -> str:
     pixels[..., :3], pixels[..., 3] = (31, 119, 212), opacity
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "png", optimize=True)
-    return png_address(file.getvalue())
-
-
-def png_address(content: bytes) -> str:
-    """Return a PNG file as a ``data:`` address."""
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 class _Picture:
@@ -290,11 +267,6 @@ def _thin_points(line: Line) -> tuple[np.ndarray, np.ndarray]:
         return x, y
     kept = np.unique(np.linspace(0, len(x) - 1, MOST_POINTS).round().astype(int))
     return x[kept], y[kept]
-
-
-def _add_margin(low: float, high: float) -> tuple[float, float]:
-    margin = 0.05 * (high - low)
-    return low - margin, high + margin
 
 
 def _widen_range(low: float, high: float) -> tuple[float, float]:

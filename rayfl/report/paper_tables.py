@@ -16,7 +16,16 @@ from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_config
 from rayfl.report import significance
-from rayfl.report.compare import CONFLICT, conflicts_of, data_of, data_warnings, facts, samples, view_summary
+from rayfl.report.compare import (
+    CONFLICT,
+    conflicts_of,
+    data_of,
+    data_warnings,
+    facts,
+    group_by,
+    samples,
+    view_summary,
+)
 from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
 from rayfl.report.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.report.significance import REFERENCE
@@ -98,9 +107,7 @@ def compare_runs(
         rows: names of rows, in their order; rows that are not named follow.
         columns: likewise for the columns of a table that no paper prints.
     """
-    runs: Runs = {}
-    for run in filled:
-        runs.setdefault(cell_of(run)[:2], []).append(run)
+    runs: Runs = group_by(filled, lambda run: cell_of(run)[:2])
     if not runs:
         raise Missing(
             "runs",
@@ -109,23 +116,17 @@ def compare_runs(
             "--column COLUMN`",
         )
     printed = printed_table(name)
-    others = [row for row in printed.rows if row not in printed.figures] if printed else []
-    names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
+    in_print = [row for row in printed.rows if row not in printed.figures] if printed else []
+    names = list(dict.fromkeys([*rows, *in_print, *(row for row, _ in runs)]))
     found, known = list[Entry | None](), set[str]()
     if printed is not None:
-        lines = [
-            line
-            for name in names
-            for line in [
-                (name, name, None),
-                *((r, s, f) for r, (s, f) in printed.figures.items() if s == name),
-            ]
-        ]
-        for row, source, other in lines:
-            for column, parts in printed.parts.items():
-                shown = [replace(part, figure=other or part.figure) for part in parts]
-                entry = _our_entry(runs, row, column, source, shown)
-                found.append(entry and _add_printed(entry, printed))
+        for source in names:
+            others = {row: other for row, (of, other) in printed.figures.items() if of == source}
+            for row, other in ({source: None} | others).items():
+                for column, parts in printed.parts.items():
+                    shown = [replace(part, figure=other or part.figure) for part in parts]
+                    entry = _our_entry(runs, row, column, source, shown)
+                    found.append(entry and _add_printed(entry, printed))
         known = {part.cell for parts in printed.parts.values() for part in parts}
     order = dict.fromkeys([*columns, *(column for _, column in runs)])
     own = [column for column in order if column not in known]
@@ -301,11 +302,8 @@ def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, besid
 
 def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Return the cells of each column on the same data as most of its cells."""
-    columns: dict[str, list[Entry]] = {}
-    for entry in entries:
-        if OTHER_DATA not in entry.warnings:
-            columns.setdefault(entry.column, []).append(entry)
-    return columns
+    alike = (entry for entry in entries if OTHER_DATA not in entry.warnings)
+    return group_by(alike, lambda entry: entry.column)
 
 
 def column_ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
@@ -332,8 +330,8 @@ def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     """Return our figures beside the paper's: a line per cell, column by column."""
     title = f"{printed.paper}, {printed.number}: {printed.title}"
     table = _table_with(title, ["column", "row", "ours", "printed", "difference", "seeds", "warnings"])
-    for column in dict.fromkeys(entry.column for entry in entries):
-        for entry in (e for e in entries if e.column == column):
+    for cells in group_by(entries, lambda entry: entry.column).values():
+        for entry in cells:
             table.add_row(
                 entry.column,
                 entry.row,

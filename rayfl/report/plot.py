@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.run_records import RunRecords, run_folders
-from rayfl.report.compare import check_measure, check_recorded, group_runs, missing_scores, samples
+from rayfl.report.compare import check_recorded, group_runs, missing_scores, samples
 from rayfl.report.look import Look, Picture, Size
 from rayfl.report.plots import (
     ALL,
@@ -105,8 +105,7 @@ class Plot:
             quantity: ``accuracy``, ``loss``, or a recorded metric.
             look: ``size``, ``names`` and ``title``.
         """
-        if quantity not in ("accuracy", "loss"):
-            check_measure("quantity", quantity, self.runs, ("accuracy", "loss"))
+        check_recorded(self.runs, quantity=quantity)
         series, shown = self._panels_of(views, panels)
         return _plot(look, partial(draw_rounds, series, shown, quantity))
 

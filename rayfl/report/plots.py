@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
-from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
+from rayfl.evaluation.metrics import average, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
@@ -23,29 +23,29 @@ from rayfl.report.compare import (
     check_recorded,
     conflicts_of,
     counted_view,
+    group_by,
     group_runs,
     keys_hint,
     labels,
     missing_scores,
     short_labels,
+    values_over_rounds,
     view_summary,
 )
 from rayfl.report.look import (
-    COLOURS,
     HATCHES,
-    MARKERS,
+    LINE_WIDTH,
     WIDTH,
     Curve,
     Look,
     Picture,
     draw_band,
-    draw_points,
     drawn,
-    mark_size,
+    marker,
     scale_axis,
     style,
 )
-from rayfl.report.text import mean_and_std, plain_table
+from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import one_line, warn
 
@@ -131,17 +131,9 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
     scores = counted_view(run)
     if scores is None:
         return np.zeros(0), np.zeros(0)
-    population, how = run.history.population, run.protocol.average
     if panel != ALL:
-        inside = np.array([domain == panel for domain in population.domains])
-        scores = scores.where_counted(inside)
-    if quantity == "accuracy":
-        values = 100 * curve(scores, population, "test", how)
-    else:
-        found = scores.loss if quantity == "loss" else scores.measures.get(quantity)
-        if found is None:
-            return np.zeros(0), np.zeros(0)
-        values = mean_loss(found, scores.samples, population, how)
+        scores = scores.where_counted(np.array(run.history.population.domains) == panel)
+    values = values_over_rounds(run, scores, quantity)
     there = ~np.isnan(values)
     return scores.rounds[there] + 1, values[there]
 
@@ -206,8 +198,7 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
         for panel in panels:
             curves = panel_curves(s, panel)
             each = [np.mean([roughness(y) for _, y in own]) for own in curves]
-            rough = float(np.mean(each)) if each else math.nan
-            cells.append("n/a" if math.isnan(rough) else f"{rough:.2f}")
+            cells.append(number(none_if_nan(float(np.mean(each))) if each else None))
             if target is not None:
                 cells.append(_target_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
         table.add_row(s.name, *cells)
@@ -230,7 +221,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
             if curves := panel_curves(s, panel, quantity):
-                draw_band(ax, curves, look.name(s.name), place, linewidth=1.4)
+                draw_band(ax, curves, look.label(s.name), place)
         ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
@@ -250,9 +241,9 @@ def sweep_series(
     groups = [g for g in groups if all(view_summary(run.scored(view=view)) is not None for run in g.runs)]
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}
-    rest = [
-        replace(g, config={k: v for k, v in g.config.items() if k in by or _is_kept(k, over)}) for g in groups
-    ]
+    # Points of one line may be cells of a table, so their places there do not tell lines apart.
+    places = {over, *(key for g in groups for key in g.config if key.startswith("cell."))} - set(by)
+    rest = [replace(g, config={k: v for k, v in g.config.items() if k not in places}) for g in groups]
     keys = [key for key in by if key != over]
     for group, name in zip(groups, short_labels(rest, keys, contents=not changes_data(over))):
         value = group.config[over]
@@ -269,11 +260,6 @@ def sweep_series(
     return [(name, sorted(points, key=lambda p: p[0])) for name, points in zip(names, lines.values())]
 
 
-def _is_kept(key: str, over: str) -> bool:
-    """Return whether a key may distinguish lines of a sweep: the points of one may be cells of a table."""
-    return key != over and not key.startswith("cell.")
-
-
 def draw_sweep(
     lines: Sequence[tuple[str, list[tuple[float, Series]]]], over: str, panels: Sequence[str], look: Look
 ) -> Picture:
@@ -282,8 +268,10 @@ def draw_sweep(
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
-            found = [_chosen_values(s, panel) for _, s in points]
-            draw_points(ax, [x for x, _ in points], found, look.name(name), place)
+            means, errors = _means_and_errors([(s, panel) for _, s in points])
+            x, bars = [value for value, _ in points], np.nan_to_num(errors)  # one seed has a bar of length 0
+            looks = style(place) | marker(place)
+            ax.errorbar(x, means, yerr=bars, label=look.label(name), capsize=2, **looks)
         scale_axis(ax, values)
         ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
     return _label_axes(figure, axes, "test accuracy in %", look)
@@ -298,19 +286,17 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
     figure, (ax,) = look.grid(1, width=wide)
     width, highest = 0.8 / len(series), 0.0
     for place, s in enumerate(series):
-        found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, p)))) for p in panels]
+        means, errors = _means_and_errors([(s, panel) for panel in panels])
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
-        means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
         highest = max([highest, *(mean for mean in means if mean > highest)])
-        color, hatch = COLOURS[place % len(COLOURS)], HATCHES[place % len(HATCHES)]
         ax.bar(
             where,
             means,
             width,
             yerr=errors,
             label=look.label(s.name),
-            color=color,
-            hatch=hatch,
+            color=style(place)["color"],
+            hatch=HATCHES[place % len(HATCHES)],
             edgecolor="white",
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
@@ -328,10 +314,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
 
     Rings are shares of the best accuracy; the label below gives the value at the centre.
     """
-    sets: dict[str, list[Series]] = {}
-    for s in series:
-        data = str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2]
-        sets.setdefault(data, []).append(s)
+    sets = group_by(series, lambda s: str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2])
     names = list(dict.fromkeys(s.name for s in series))
     figure, axes = look.grid(len(sets), polar=True, height=3.8)
     for ax, (data, own) in zip(axes, sets.items()):
@@ -348,11 +331,10 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
                 [*angles, angles[0]],
                 [*row, row[0]],
                 label=look.label(s.name),
-                linewidth=1.4,
-                marker=MARKERS[place % len(MARKERS)],
-                markersize=mark_size(),
+                linewidth=LINE_WIDTH,
                 clip_on=False,  # marks on the outer ring are whole
                 **style(place),
+                **marker(place),
             )
         ax.set_xticks(
             angles, [f"{look.label(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
@@ -398,7 +380,7 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     for place, (s, seeds) in enumerate(zip(series, runs)):
         values = 100 * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]
-        color = COLOURS[place % len(COLOURS)]
+        color = style(place)["color"]
         boxes.boxplot(
             values,
             positions=[place],
@@ -410,11 +392,10 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         )
         name = look.label(s.name)
         if few:
-            marker = MARKERS[place % len(MARKERS)]
             means = 100 * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
-            each.plot(means, marker, color=color, markersize=mark_size(), label=name)
+            each.plot(means, color=color, linestyle="", label=name, **marker(place))
         elif len(values):
-            each.ecdf(values, label=name, linewidth=1.4, **style(place))
+            each.ecdf(values, label=name, linewidth=LINE_WIDTH, **style(place))
     names = [look.label(s.name) for s in series]
     width = figure.get_figwidth() / look.columns_that_fit(2)
     boxes.set_xticks(range(len(series)), names, fontsize="small", **look.tick_rotation(names, width))
@@ -483,6 +464,13 @@ def _label_axes(figure: Figure, axes: Sequence[Axes], label: str, look: Look) ->
 def _chosen_values(series: Series, panel: str) -> list[float]:
     """Return the chosen accuracy of each seed, the mean over its runs."""
     return [float(np.mean([chosen_value(run, panel) for run in own])) for own in series.seeds]
+
+
+def _means_and_errors(places: Sequence[tuple[Series, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and sample deviation over seeds of the chosen accuracy of panels; NaN: there is none."""
+    found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, panel)))) for s, panel in places]
+    means, errors = np.array(found, dtype=float).T
+    return means, errors
 
 
 def _panel_title(panel: str, look: Look) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from rayfl.errors import Unknown
 
@@ -31,11 +30,6 @@ class Figure:
     domain: str = ""
     view: str = ""
     points: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, said: Mapping[str, Any]) -> Figure:
-        """Return the figure that a mapping of a file describes."""
-        return cls(**{**said, "points": tuple(said.get("points", ()))})
 
 
 HEADLINE = Figure()
@@ -65,8 +59,8 @@ class Printed:
         paper: the paper.
         number: its number in the paper.
         title: what it shows.
-        spread: the meaning of ± in the paper; empty: no ± is printed.
         columns: name -> where our figures are.
+        spread: the meaning of ± in the paper; empty: no ± is printed.
         rows: name -> column -> printed mean and deviation; either may be missing.
         same: our rows that are compared with a row of another name.
         figures: our rows that show another row's runs: name -> that row, and the figure; None: the columns'
@@ -79,13 +73,14 @@ class Printed:
     paper: str
     number: str
     title: str
-    spread: str
     columns: dict[str, Column]
-    rows: dict[str, dict[str, tuple[float | None, float | None]]]
-    same: dict[str, str]
-    figures: dict[str, tuple[str, Figure | None]]
-    notes: list[str]
-    unreachable: dict[str, dict[str, str]]
+    spread: str = ""
+    # int: whole numbers stay whole in JSON and CSV.
+    rows: dict[str, dict[str, tuple[int | float | None, int | float | None]]] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, tuple[str, Figure | None]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    unreachable: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[Column]]:
@@ -117,46 +112,22 @@ def _all_printed() -> dict[str, Printed]:
 def _read_paper(paper: str) -> list[Printed]:
     text = resources.files("rayfl.report").joinpath("papers", f"{paper}.yaml").read_text()
     content = yaml.safe_load(text)
-    tables = []
     for short, table in content["tables"].items():
-        columns = {
-            name: Column(
-                where.get("cell", ""), Figure.parse(where.get("figure", {})), tuple(where.get("mean_of", ()))
-            )
-            for name, where in table["columns"].items()
-        }
-        rows = {
-            row: {c: (v[0], v[1]) if isinstance(v, list) else (v, None) for c, v in zip(columns, values)}
-            for row, values in table.get("rows", {}).items()
-        }
-        tables.append(
-            Printed(
-                name=f"{paper}_{short}",
-                paper=content["paper"],
-                number=table["number"],
-                title=table["title"],
-                spread=table.get("spread", ""),
-                columns=columns,
-                rows=rows,
-                same=table.get("same", {}),
-                figures={
-                    row: (where["row"], Figure.parse(where["figure"]) if "figure" in where else None)
-                    for row, where in table.get("figures", {}).items()
-                },
-                notes=table.get("notes", []),
-                unreachable=table.get("unreachable", {}),
-            )
-        )
-    return tables
+        table |= {"name": f"{paper}_{short}", "paper": content["paper"]}
+        for row, values in table.get("rows", {}).items():
+            pairs = [value if isinstance(value, list) else (value, None) for value in values]
+            table["rows"][row] = dict(zip(table["columns"], pairs))
+        for row, where in table.get("figures", {}).items():
+            table["figures"][row] = (where["row"], where.get("figure"))
+    return TypeAdapter(list[Printed]).validate_python(list(content["tables"].values()))
 
 
 def known_tables() -> dict[str, list[str]]:
     """Return paper -> its tables with printed numbers or a layout."""
-    found: dict[str, list[str]] = {}
-    for name in _all_printed():
-        paper, _, table = name.partition("_")
-        found.setdefault(paper, []).append(table)
-    return found
+    return {
+        paper: [name.removeprefix(f"{paper}_") for name in _all_printed() if name.startswith(f"{paper}_")]
+        for paper in PAPERS
+    }
 
 
 def find_printed(paper: str, table: str) -> Printed:

@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.evaluation.metrics import curve, mean_loss
+from rayfl.evaluation.metrics import none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
-from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
-from rayfl.report.compare import counted_view, data_warnings, view_summary
+from rayfl.record.history import ENGINE, LOG, PARTITION, label_matrix, read_lines, read_partition
+from rayfl.report.compare import counted_view, data_warnings, values_over_rounds, view_summary
 from rayfl.report.page import (
     Chart,
     Line,
     Row,
     Sheet,
     SheetCell,
+    count_cell,
     heat_map,
     histogram,
-    line_picture,
+    line_chart,
     number_cell,
     percent_cell,
     render,
@@ -29,7 +30,7 @@ from rayfl.report.page import (
 from rayfl.report.paper_tables import compare_runs
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences
-from rayfl.report.text import AVERAGE_NAMES, as_text, clock, number, percent, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, clock, percent, size
 from rayfl.settings.description import flatten_config
 from rayfl.system.files import explain_read_errors, open_file
 from rayfl.system.text import one_line
@@ -54,22 +55,13 @@ def run_page(result: RunRecords, over: bool = True) -> str:
     partition = read_partition(result.folder) if (result.folder / PARTITION).is_file() else None
     engine = engine_lines(result.folder)
     running = not over and not result.complete
+    accuracies = _last_accuracies(result)
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
-    sections = {
-        "result": "Result",
-        "curves": "Curves",
-        "clients": "Clients",
-        "domains": "Domains",
-        "data": "Data",
-    }
-    sections |= {"cost": "Bytes and time", "settings": "Configuration"}
-    if not has_domains:
-        del sections["domains"]
     return render(
         "run.html",
         title=one_line(f"{name}, seed {config.get('seed', 0)}"),
-        sections=sections.items(),
+        has_domains=has_domains,
         running=running,
         state=_state(result, engine, running),
         cards_of_run=_cards(result, engine),
@@ -78,9 +70,9 @@ def run_page(result: RunRecords, over: bool = True) -> str:
         accuracies=_accuracies(result),
         printed=_beside_printed(result),
         curves=_curves(result),
-        clients=_client_sheet(result, partition),
-        spread=_client_spread(result),
-        worst=_worst_clients(result),
+        clients=_client_sheet(result, partition, accuracies),
+        spread=_client_spread(accuracies),
+        worst=_worst_clients(accuracies),
         domains=_domain_sheet(result) if has_domains else None,
         skew=_skew(partition),
         labels=_label_map(partition),
@@ -184,64 +176,46 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
 
 
 def _curves(result: RunRecords) -> list[Chart]:
-    history, how = result.history, result.protocol.average
-    average = AVERAGE_NAMES[how]
-    pictures = []
+    history, average = result.history, AVERAGE_NAMES[result.protocol.average]
+    charts = []
     for point in dict.fromkeys(point for point, _ in history.views()):
         views = [view for at, view in history.views() if at == point]
         scores = {view: history.scores[point, view, "test"] for view in views}
-        accuracies = [
-            Line(v, s.rounds + 1, 100 * curve(s, history.population, "test", how)) for v, s in scores.items()
-        ]
-        pictures.append(line_picture(f"Test accuracy in %, {as_text(point)}, {average}", accuracies, "%"))
-        losses = [Line(v, s.rounds + 1, _loss(result, s)) for v, s in scores.items()]
-        pictures.append(line_picture(f"Test loss, {as_text(point)}, {average}", losses, "loss"))
-        for name in dict.fromkeys(name for s in scores.values() for name in s.measures):
-            found = [
-                Line(v, s.rounds + 1, mean_loss(s.measures[name], s.samples, history.population, how))
-                for v, s in scores.items()
-                if name in s.measures
+        metrics = dict.fromkeys(name for s in scores.values() for name in s.measures)
+        for quantity in ("accuracy", "loss", *metrics):
+            shown, unit = ("accuracy in %", "%") if quantity == "accuracy" else [one_line(quantity)] * 2
+            lines = [
+                Line(view, s.rounds + 1, values_over_rounds(result, s, quantity))
+                for view, s in scores.items()
             ]
-            pictures.append(
-                line_picture(f"Test {one_line(name)}, {as_text(point)}, {average}", found, one_line(name))
-            )
+            charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
-    pictures.append(line_picture("Training loss, mean over the samples of the cohort", [training], "loss"))
-    return [picture for picture in pictures if picture is not None]
+    charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))
+    return [chart for chart in charts if chart is not None]
 
 
-def _loss(result: RunRecords, scores: Scores) -> np.ndarray:
-    return mean_loss(scores.loss, scores.samples, result.history.population, result.protocol.average)
-
-
-def _last_accuracies(result: RunRecords) -> np.ndarray | None:
-    """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
+def _last_accuracies(result: RunRecords) -> np.ndarray:
+    """Return the last test accuracies in per cent of the headline's view, [clients]; NaN without a score."""
     scores = counted_view(result)
     if scores is None or not len(scores.rounds):
-        return None
-    accuracy: np.ndarray = 100 * scores.accuracy[-1]
-    return accuracy if np.isfinite(accuracy).any() else None
+        return np.full(len(result.history.population), np.nan)
+    return 100 * scores.accuracy[-1]
 
 
-def _client_spread(result: RunRecords) -> Chart | None:
-    accuracy = _last_accuracies(result)
-    if accuracy is None:
+def _client_spread(accuracies: np.ndarray) -> Chart | None:
+    known = accuracies[np.isfinite(accuracies)]
+    if not len(known):
         return None
-    known = accuracy[np.isfinite(accuracy)]
     parts = f"{known.min():.2f} to {known.max():.2f} %, median {np.median(known):.2f} %"
-    title = f"Test accuracy of {len(known):,} clients, last evaluation: {parts}"
-    return Chart(title, histogram(known, title, "test accuracy in %", "clients"))
+    return histogram(f"Test accuracy of {len(known):,} clients, last evaluation: {parts}", known)
 
 
-def _worst_clients(result: RunRecords) -> str:
-    accuracy = _last_accuracies(result)
-    if accuracy is None:
-        return ""
-    order = np.argsort(accuracy, kind="stable")
-    order = order[np.isfinite(accuracy[order])][: min(WORST, -(-len(accuracy) // 4))]
-    named = ", ".join(f"client {i} ({accuracy[i]:.2f} %)" for i in order)
-    return f"Lowest test accuracy: {named}."
+def _worst_clients(accuracies: np.ndarray) -> str:
+    order = np.argsort(accuracies, kind="stable")
+    order = order[np.isfinite(accuracies[order])][: min(WORST, -(-len(accuracies) // 4))]
+    named = ", ".join(f"client {i} ({accuracies[i]:.2f} %)" for i in order)
+    return f"Lowest test accuracy: {named}." if named else ""
 
 
 def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
@@ -253,43 +227,35 @@ def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
     }
 
 
-def _client_sheet(result: RunRecords, partition: Mapping[str, Any] | None) -> Sheet | None:
+def _client_sheet(
+    result: RunRecords, partition: Mapping[str, Any] | None, accuracies: np.ndarray
+) -> Sheet | None:
     """Return a line per client; of many clients, only those with the lowest accuracy."""
     history, population = result.history, result.history.population
     if not len(population):
         return None
     reported = _reported_views(result)
-    latest = [100 * history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
+    latest = [history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
     rounds = history.times
-    counted = _last_accuracies(result)
     order = np.arange(len(population))
     caption = f"Clients: test accuracy in %, {as_text(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
-        by = np.full(len(population), np.inf) if counted is None else np.nan_to_num(counted, nan=np.inf)
-        order = np.sort(np.argsort(by, kind="stable")[:ROWS])
+        order = np.sort(np.argsort(accuracies, kind="stable")[:ROWS])  # NaN comes last
         caption += f"; the {ROWS:,} lowest of {len(population):,}"
     classes = _classes(partition)
     rows: list[Row] = [
         [
             SheetCell(str(i), float(i)),
             population.domains[i] or "several",
-            *(_as_cell(population.samples[split][i]) for split in ("train", "val", "test")),
-            _as_cell(classes[i]) if i < len(classes) else SheetCell("", None),
-            _as_cell(rounds[i]),
-            *(SheetCell(number(_number_or_none(values[i])), _number_or_none(values[i])) for values in latest),
+            *(count_cell(population.samples[split][i]) for split in ("train", "val", "test")),
+            count_cell(classes[i]) if i < len(classes) else SheetCell("", None),
+            count_cell(rounds[i]),
+            *(percent_cell(none_if_nan(scores[i])) for scores in latest),
         ]
         for i in order.tolist()
     ]
     heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *reported.values()]
     return Sheet(caption, heads, rows, search=True)
-
-
-def _as_cell(value: int) -> SheetCell:
-    return SheetCell(f"{value:,}", float(value))
-
-
-def _number_or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _classes(partition: Mapping[str, Any] | None) -> list[int]:
@@ -306,7 +272,7 @@ def _domain_sheet(result: RunRecords) -> Sheet | None:
     rows: list[Row] = [
         [
             one_line(name),
-            _as_cell(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
+            count_cell(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
             *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries.values()),
         ]
         for name in next(iter(entries.values()))["last"]["domains"]
@@ -338,7 +304,9 @@ def _label_map(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
     names = [one_line(str(name)) for name in partition["class_names"]]
     title, sheet = "Training samples of each class", None
     if matrix.size <= WRITTEN:
-        rows: list[Row] = [[_as_cell(i), *map(_as_cell, counts)] for i, counts in enumerate(matrix.tolist())]
+        rows: list[Row] = [
+            [count_cell(i), *map(count_cell, counts)] for i, counts in enumerate(matrix.tolist())
+        ]
         sheet = Sheet(f"{title}, in numbers", ["client", *names], rows)
     together = -(-matrix.size // LABELS)
     clients, most = len(matrix), int(matrix.max(initial=0))
@@ -385,7 +353,7 @@ def _times(engine: Sequence[Mapping[str, Any]]) -> Chart | None:
     rounds = [line["round"] + 1 for line in engine]
     lines = [Line("whole round", rounds, [line["seconds"] for line in engine])]
     lines.append(Line("training", rounds, [line.get("train_seconds", np.nan) for line in engine]))
-    return line_picture("Seconds of each round", lines, "seconds")
+    return line_chart("Seconds of each round", lines, "seconds")
 
 
 def _pair_sheet(caption: str, pairs: Mapping[str, Any]) -> Sheet:

@@ -33,34 +33,23 @@ def final_table(summary: Mapping[str, Any], console: Console | None = None) -> N
         console.print(Text(line), soft_wrap=True)
 
 
-def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Return the name of a choice of rounds, as a table heading of two lines.
-
-    Args:
-        choice: the choice.
-        summary: of the run.
-        entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; by default
-            all of the summary.
-    """
+def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the choices of rounds of a summary, and their headings of two lines, above some of its views."""
     window = min(summary["length"], summary["completed"])
-    names = {
+    headings = {
         "last": "last\nround",
         "best_val": "best by\nvalidation",
-        "last_k": f"mean of\nlast {evaluations_text(entries or summary['views'])}",
+        "last_k": f"mean of\nlast {evaluations_text(entries)}",
         "window": f"mean of\nlast {window}",
     }
-    return names[choice]
-
-
-def _summary_choices(summary: Mapping[str, Any]) -> list[str]:
-    return [c for c in ("last", "best_val", "last_k", "window") if c in summary["views"][0]]
+    return {choice: heading for choice, heading in headings.items() if choice in summary["views"][0]}
 
 
 def _view_table(summary: Mapping[str, Any], point: str) -> Table:
-    choices = _summary_choices(summary)
     title = f"Test accuracy in %, {as_text(point)}"
     entries = [v for v in summary["views"] if v["point"] == point]
-    table = _accuracy_table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
+    choices = _choice_headings(summary, entries)
+    table = _accuracy_table(title, ["view", "average"], choices.values())
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
     for entry in entries:
         if table.row_count:
@@ -72,9 +61,9 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
 
 
 def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
-    choices = _summary_choices(summary)
     title = f"Test accuracy in % per domain, {entry['view']}, mean over clients"
-    table = _accuracy_table(title, ["domain", "clients"], [choice_name(c, summary, [entry]) for c in choices])
+    choices = _choice_headings(summary, [entry])
+    table = _accuracy_table(title, ["domain", "clients"], choices.values())
     means: dict[str, list[float]] = {c: [] for c in choices}
     for name, domain in entry["last"]["domains"].items():
         cells = []
@@ -90,7 +79,7 @@ def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table
     return table
 
 
-def _accuracy_table(title: str, labels: list[str], numbers: list[str]) -> Table:
+def _accuracy_table(title: str, labels: Iterable[str], numbers: Iterable[str]) -> Table:
     table = plain_table(title)
     for label in labels:
         table.add_column(label, vertical="bottom")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
-from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import conflicts_of, counted_view, samples
+from rayfl.report.compare import conflicts_of, counted_view, group_by, samples, values_over_rounds
 from rayfl.report.page import (
     LOOKS,
     PAGE,
@@ -19,8 +18,9 @@ from rayfl.report.page import (
     Row,
     Sheet,
     SheetCell,
-    line_picture,
+    line_chart,
     number_cell,
+    percent_cell,
     render,
 )
 from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
@@ -51,12 +51,9 @@ def table_page(
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
-    sections = {"result": "Result", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
     return render(
         "table.html",
         title=one_line(title),
-        sections=sections.items(),
-        running=False,
         state={
             "kind": "done" if complete >= planned else "running",
             "text": f"{complete:,} of {planned:,} runs are finished",
@@ -67,30 +64,6 @@ def table_page(
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
-    )
-
-
-def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[str, str]) -> str:
-    """Return the page of a sweep.
-
-    Args:
-        title: of the sweep.
-        points: the results of each point.
-        notes: about the results.
-        state: ``kind`` (``done`` or ``running``) and ``text``: its progress.
-    """
-    return render(
-        "table.html",
-        title=one_line(title),
-        sections=[("result", "Result")],
-        running=False,
-        state=state,
-        grid=points,
-        footnotes=[one_line(note) for note in notes],
-        notes=[],
-        curves=[],
-        cells=None,
-        runs=None,
     )
 
 
@@ -137,17 +110,14 @@ def _drop_note(runs: Sequence[RunRecords]) -> list[str]:
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
-    places: dict[str, dict[str, list[RunRecords]]] = {}
-    for run in runs:
-        row, column, _ = cell_of(run)
-        places.setdefault(column, {}).setdefault(row, []).append(run)
     found = []
-    for column, rows in places.items():
+    for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
+        rows = group_by(cells, lambda run: cell_of(run)[0])
         lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
         best = sorted(lines, key=lambda line: -line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
-        found.append(line_picture(f"Test accuracy in %, {column}, mean over seeds{which}", best, "%"))
-    return [picture for picture in found if picture is not None]
+        found.append(line_chart(f"Test accuracy in %, {column}, mean over seeds{which}", best, "%"))
+    return [chart for chart in found if chart is not None]
 
 
 def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
@@ -159,8 +129,7 @@ def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
         scores = counted_view(run)
         if scores is None:
             return None
-        values = 100 * curve(scores, run.history.population, "test", run.protocol.average)
-        curves.append(dict(zip((scores.rounds + 1).tolist(), values.tolist())))
+        curves.append(dict(zip((scores.rounds + 1).tolist(), values_over_rounds(run, scores).tolist())))
     common = sorted(set.intersection(*(set(values) for values in curves)))
     if not common:
         return None
@@ -178,13 +147,12 @@ def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     for run in runs:
         cell, summary = run.config["cell"], run.summary
         seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))
-        headline = summary["headline"]
-        mean = 100 * headline["accuracy"] if headline and headline["accuracy"] is not None else None
+        headline = summary["headline"] or {}
         rows.append(
             [
                 SheetCell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
                 SheetCell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
-                SheetCell(number(mean), mean),
+                percent_cell(headline.get("accuracy")),
                 SheetCell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
                 SheetCell(size(summary["up"]), float(summary["up"])),
                 SheetCell(size(summary["down"]), float(summary["down"])),

@@ -52,8 +52,10 @@ def percent(accuracy: float | None, std: float | None = None) -> str:
     return number(mean, deviation)
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in the largest decimal unit that leaves at least 1."""
+def size(count: float | None) -> str:
+    """Return a number of bytes in the largest decimal unit that leaves at least 1; n/a: no number."""
+    if count is None:
+        return "n/a"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             break

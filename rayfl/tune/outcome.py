@@ -15,8 +15,8 @@ from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import slug_of
 from rayfl.record.history import METRICS, History, read_records
-from rayfl.report.page import PAGE, Row, Sheet, SheetCell, write_page
-from rayfl.report.table_page import link, points_page
+from rayfl.report.page import PAGE, Row, Sheet, SheetCell, render, write_page
+from rayfl.report.table_page import link
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.running.result import Result
 from rayfl.settings.description import display_name
@@ -324,15 +324,16 @@ def _sweep_page(
 ) -> str:
     """Return the page of a finished sweep."""
     notes = [
-        text.replace("* best", "Bold: best")  # a star on the terminal
+        one_line(text.replace("* best", "Bold: best"))  # a star on the terminal
         for text in (best.caption() if best else None, "± is the standard deviation over seeds.")
         if text
     ]
-    return points_page(
-        title,
-        _points_sheet(results, metric, best, home),
-        notes,
-        {"kind": "done", "text": f"{len(results):,} points"},
+    return render(
+        "result.html",
+        title=one_line(title),
+        state={"kind": "done", "text": f"{len(results):,} points"},
+        grid=_points_sheet(results, metric, best, home),
+        footnotes=notes,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.report.page import PAGE, Line, heat_map, histogram, line_chart, render, ticks, write_page
+from rayfl.report.page import PAGE, Line, Sheet, heat_map, histogram, line_chart, render, ticks, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import run_page
 from rayfl.report.table_page import table_page
@@ -93,11 +93,17 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     page = run_page(Result.load(run))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
-    assert "<script>alert" not in str(line_chart([Line(EVIL, [1, 2], [3, 4])], EVIL, EVIL, EVIL))
+    chart = line_chart(EVIL, [Line(EVIL, [1, 2], [3, 4])], EVIL)
+    assert chart is not None
+    assert "<script>alert" not in chart.svg
     assert "<script>alert" not in render(
-        "table.html", title=EVIL, sections=[], running=False, state={"kind": "done", "text": EVIL}, grid=None,
-        footnotes=[EVIL], notes=[EVIL], picture=None, curves=[], cells=None, runs=None,
-    )  # fmt: skip
+        "result.html",
+        title=EVIL,
+        state={"kind": "done", "text": EVIL},
+        grid=Sheet(EVIL, [EVIL], [[EVIL]]),
+        footnotes=[EVIL],
+        notes=[EVIL],
+    )
 
 
 def test_a_stopped_run_says_so(tmp_path: Path) -> None:
@@ -150,7 +156,7 @@ def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
 
 def test_a_histogram_by_hand() -> None:
     """Five equal parts, of which two are empty; a bound counts in the part that it begins."""
-    found = histogram(np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), "Spread", "accuracy", "clients", bins=5)
+    found = histogram("Spread", np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), bins=5).svg
     assert re.findall(r"<title>(.*?)</title>", found) == ["0 to 20 %: 2", "20 to 40 %: 1", "80 to 100 %: 3"]
     widths = {float(width) for width in re.findall(r'class="bar".*? width="(.*?)"', found)}
     heights = [float(height) for height in re.findall(r'class="bar".*? height="(.*?)"', found)]
@@ -246,7 +252,9 @@ def test_ticks_are_round_and_inside() -> None:
 
 
 def test_large_numbers_that_are_equal_are_drawn() -> None:
-    assert "<polyline" in line_chart([Line("a", [1, 2], [1e17, 1e17])], "", "", "")
+    chart = line_chart("", [Line("a", [1, 2], [1e17, 1e17])], "")
+    assert chart is not None
+    assert "<polyline" in chart.svg
 
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
