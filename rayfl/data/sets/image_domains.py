@@ -99,10 +99,10 @@ class _Protocols(_Published):
         origin = origin_of(len(found.files), parts)
         self.check_counts(found, origin)
         if self.scale == "fedbn":
-            self._take_few(origin, [train for train, _ in parts], found)
+            self._take_few(origin, [train for train, _ in parts])
         return origin
 
-    def _take_few(self, origin: np.ndarray, lists: Sequence[np.ndarray], found: Found) -> None:
+    def _take_few(self, origin: np.ndarray, lists: Sequence[np.ndarray]) -> None:
         """Keep the first training images of every list, make its last ones validation images, drop others."""
         smallest = min(map(len, lists))
         few, held_out = (int(share * smallest) for share in self.shares)
