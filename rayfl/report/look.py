@@ -192,12 +192,15 @@ class Look:
             unused.set_visible(False)
         return figure, list(grid[:panels])
 
-    def add_legend(self, figure: Figure, axes: Sequence[Axes], lines: bool = True) -> Picture:
-        """Put the title above all panels and one legend below them; letters of ticks get their size.
+    def add_legend(
+        self, figure: Figure, axes: Sequence[Axes], ylabel: str = "", lines: bool = True
+    ) -> Picture:
+        """Put the title above all panels and one legend below them.
 
         Args:
             figure: the figure.
             axes: its panels.
+            ylabel: stands at the panels on the left of each row.
             lines: whether panels have grid lines.
         """
         for name in self.names:
@@ -207,6 +210,9 @@ class Look:
         for ax in axes:
             for handle, name in zip(*ax.get_legend_handles_labels()):
                 handles.setdefault(name, handle)
+            place = ax.get_subplotspec()
+            if ylabel and (place is None or place.is_first_col()):
+                ax.set_ylabel(ylabel)
             if lines:
                 ax.grid(alpha=0.3)
                 ax.set_axisbelow(True)

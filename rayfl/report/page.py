@@ -107,9 +107,12 @@ def render(template: str, **content: Any) -> str:
 def _templates() -> jinja2.Environment:
     import jinja2  # runs that are not over should not wait for it
 
-    loader, undefined = jinja2.PackageLoader("rayfl.report", "templates"), jinja2.StrictUndefined
     return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("rayfl.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

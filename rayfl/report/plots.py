@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
@@ -132,7 +130,8 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
     if scores is None:
         return np.zeros(0), np.zeros(0)
     if panel != ALL:
-        scores = scores.where_counted(np.array(run.history.population.domains) == panel)
+        inside = np.array([domain == panel for domain in run.history.population.domains])
+        scores = scores.where_counted(inside)
     values = values_over_rounds(run, scores, quantity)
     there = ~np.isnan(values)
     return scores.rounds[there] + 1, values[there]
@@ -225,7 +224,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
         ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
-    return _label_axes(figure, axes, label, look)
+    return look.add_legend(figure, axes, label)
 
 
 def sweep_series(
@@ -269,12 +268,13 @@ def draw_sweep(
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
             means, errors = _means_and_errors([(s, panel) for _, s in points])
-            x, bars = [value for value, _ in points], np.nan_to_num(errors)  # one seed has a bar of length 0
+            x = [value for value, _ in points]
+            bars = np.nan_to_num(errors)  # one seed has a bar of length 0
             looks = style(place) | marker(place)
             ax.errorbar(x, means, yerr=bars, label=look.label(name), capsize=2, **looks)
         scale_axis(ax, values)
         ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
-    return _label_axes(figure, axes, "test accuracy in %", look)
+    return look.add_legend(figure, axes, "test accuracy in %")
 
 
 def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, look: Look) -> Picture:
@@ -306,7 +306,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
     names = [_panel_title(panel, look) for panel in panels]
     ax.set_xticks(range(len(panels)), names, **look.tick_rotation(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
-    return _label_axes(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}", look)
+    return look.add_legend(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}")
 
 
 def draw_radar(series: Sequence[Series], look: Look) -> Picture:
@@ -450,15 +450,6 @@ def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
     shrink, ticks = min(1.0, 2 / len(found)), MaxNLocator(integer=True)
     figure.colorbar(shown, ax=axes, label="training samples", ticks=ticks, shrink=shrink, pad=0.02)
     return look.add_legend(figure, axes, lines=False)
-
-
-def _label_axes(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> Picture:
-    """Put a label at the axes on the left of each row."""
-    for ax in axes:
-        place = ax.get_subplotspec()
-        if place is None or place.is_first_col():
-            ax.set_ylabel(label)
-    return look.add_legend(figure, axes)
 
 
 def _chosen_values(series: Series, panel: str) -> list[float]:
