@@ -47,16 +47,14 @@ def parser() -> Parser:
     made.add(
         "file",
         metavar="FILE",
-        kind=str,
         help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
     )
-    made.add("--rows", nargs="+", kind=str, default=None, help="rows to run; default: all")
-    made.add("--columns", nargs="+", kind=str, default=None, help="columns to run; default: all")
+    made.add("--rows", nargs="+", help="rows to run; default: all")
+    made.add("--columns", nargs="+", help="columns to run; default: all")
     add_common_options(made, "table", "cells")
     made.add(
         "--jobs",
         kind=int | None,
-        default=None,
         help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
         "engine Ray one",
     )

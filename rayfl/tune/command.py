@@ -33,25 +33,21 @@ def parser() -> Parser:
         f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
     )
     made.add(
-        "space", metavar="SPACE", nargs="?", kind=str | None, default=None,
+        "space", metavar="SPACE", nargs="?", kind=str | None,
         help="the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse",
     )  # fmt: skip
     made.add(
         "--resume",
         kind=str | None,
-        default=None,
         metavar="FOLDER",
         help="go on with a sweep that was stopped or killed; finished trials are not repeated",
     )
     add_common_options(made, "sweep", "points")
-    made.add("--samples", kind=int | None, default=None, help="random draws; default: the file's")
-    made.add(
-        "--at_once", kind=int | None, default=None, help="trials at once; default: what the cluster holds"
-    )
+    made.add("--samples", kind=int | None, help="random draws; default: the file's")
+    made.add("--at_once", kind=int | None, help="trials at once; default: what the cluster holds")
     made.add(
         "--address",
         kind=str | None,
-        default=None,
         help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
     )
     return made
