@@ -95,7 +95,7 @@ def _value_facts(kind: Any) -> list[str]:
 
 def _default_text(value: Any) -> str | None:
     """Return a default as users write it; None: nothing to show."""
-    if value is None or value is argparse.SUPPRESS or (isinstance(value, str | Sequence) and not value):
+    if value is None or value is argparse.SUPPRESS or (isinstance(value, Sequence) and not value):
         return None
     if is_dataclass(value):
         return None if type(value).__name__ in ("Training", "Finetune") else str(type(value).__name__)
