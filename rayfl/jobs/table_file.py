@@ -20,7 +20,7 @@ from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
-from rayfl.record.folder import Cell
+from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
 from rayfl.settings.description import changes_data, changes_experiment, class_name

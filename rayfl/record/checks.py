@@ -6,6 +6,7 @@ Each function raises ``ValueError``, which says what does not fit. Content that 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -27,7 +28,16 @@ _Pair = tuple[_Count, _Count]
 """A value, and how many clients in a row have it."""
 
 
-class _Pool(TypedDict):
+@dataclass(frozen=True)
+class Contents:
+    """The content of a run's data set, the same for every seed.
+
+    Attributes:
+        sha256: digest of the data set and of its division into splits.
+        images: domain -> number of samples.
+        published: domain -> number of samples in the published data set; empty: unknown.
+    """
+
     sha256: str
     images: dict[str, _Count]
     published: dict[str, _Count]
@@ -60,7 +70,7 @@ class _Clients(TypedDict):
 class _Partition(TypedDict):
     domain_names: list[str]
     clients: list[_Client] | _Clients
-    pool: NotRequired[_Pool]
+    pool: NotRequired[Contents]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):
@@ -101,11 +111,21 @@ class _Class(TypedDict):
     init_args: NotRequired[dict[str, JsonValue] | None]
 
 
-class _Cell(TypedDict):
+@dataclass(frozen=True)
+class Cell:
+    """The place of a run in a table of experiments; reports sort runs by it.
+
+    Args:
+        table: the table's name, such as ``fedco2_t3``.
+        row: name of the row.
+        column: name of the column.
+        changed: settings that differ from those of the table file, as ``key=value``.
+    """
+
     table: str
     row: str
     column: str
-    changed: NotRequired[list[str]]
+    changed: list[str] = field(default_factory=list)
 
 
 class Config(BaseModel, extra="allow", defer_build=True):
@@ -120,7 +140,7 @@ class Config(BaseModel, extra="allow", defer_build=True):
     net: str | _Class | list[JsonValue] = ""
     training: str | dict[str, JsonValue] = ""
     protocol: str | _Class = ""
-    cell: _Cell | None = None
+    cell: Cell | None = None
 
 
 class Summary(TypedDict):
