@@ -46,6 +46,7 @@ def parser() -> Parser:
         description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
+    # The options that override the headline are those of rayfl report.
     of_reports = {action.dest: action for action in report_parser()._actions}
     kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
     for kind, text in FIGURE_KINDS.items():

@@ -89,10 +89,8 @@ def report_runs(
         if measure is not None:
             check_measure("--measure", measure, loaded)
         groups = group_runs(loaded, keys)
-        table, records = (
-            comparison(groups, keys, measure, split_names(columns)),
-            group_records(groups, keys, measure),
-        )
+        table = comparison(groups, keys, measure, split_names(columns))
+        records = group_records(groups, keys, measure)
         notes = [*caption(groups, keys, measure), *shown]
         compared = headline_tests(groups, keys) if save and not measure else []
         tests = {"tests": [asdict(test) for test in compared]}
