@@ -13,7 +13,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -94,7 +94,7 @@ def _value_facts(kind: Any) -> list[str]:
 
 def _default_text(value: Any) -> str | None:
     """Return a default as users write it; None: nothing to show."""
-    if value is None or value is argparse.SUPPRESS or (isinstance(value, str | list) and not value):
+    if value is None or value is argparse.SUPPRESS or (isinstance(value, Sequence) and not value):
         return None
     if isinstance(value, Settings):
         return None if value._fixed else type(value).__name__
@@ -254,19 +254,33 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
             parser.add(f"{option}.help", kind=kind, metavar="NAME", help=text)
 
 
-def parser_of_function(function: Callable[..., Any]) -> Parser:
-    """Return a parser for the arguments of a function that it documents under ``Args``."""
+def parser_of_function(
+    function: Callable[..., Any], metavars: Mapping[str, Any] | None = None, **options: Any
+) -> Parser:
+    """Return a parser for the arguments of a function that it documents under ``Args``.
+
+    Args:
+        function: its first paragraphs describe the command. What has a default, or can only be given by its
+            name, is an option; lists and tuples take several words.
+        metavars: what the help calls values of arguments, if it is not the argument's name.
+        **options: of the parser.
+    """
     text, _, listed = inspect.cleandoc(str(function.__doc__)).partition("Args:")
-    made = Parser(description=" ".join(text.split()))
+    made = Parser(description=" ".join(text.split()), **options)
     texts = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", listed, re.M))
     for name, each in inspect.signature(function, eval_str=True).parameters.items():
-        needed = each.default is each.empty
-        several = get_origin(each.annotation) is list or "Sequence" in str(each.annotation)
-        options: dict[str, Any] = {"help": " ".join(texts.get(name, "").split())}
-        options |= (
-            {"nargs": "+", "kind": get_args(each.annotation)[0]} if several else {"kind": each.annotation}
-        )
-        made.add(name, **options) if needed else made.add(f"--{name}", default=each.default, **options)
+        facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
+        facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
+        for kind in union_members(each.annotation):
+            if get_origin(kind) in (list, tuple, Sequence):
+                facts |= {"kind": get_args(kind)[0], "nargs": "+"}
+                facts |= {"nargs": len(get_args(kind))} if get_origin(kind) is tuple else {}
+        if each.default is not each.empty:
+            made.add(f"--{name}", default=each.default, **facts)
+        elif each.kind is each.KEYWORD_ONLY:
+            made.add(f"--{name}", required=True, **facts)
+        else:
+            made.add(name, **facts)
     return made
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import rayfl
-from rayfl.commands.command_line import Parser
+from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.errors import Conflict
 from rayfl.running.result import Result
 from rayfl.settings.imports import local_imports
@@ -129,53 +129,51 @@ def _model_facts(
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
+    return parser_of_function(
+        export_models,
+        {"run": "RUN", "client": "N", "output": "PATH"},
         prog="rayfl export",
         usage="rayfl export RUN --client N [OPTIONS]",
-        description="Write a client's trained model for other programs, with a JSON file beside it: classes, "
-        "inputs and how they are normalised. The data set is not needed.",
     )
-    made.add("run", metavar="RUN", kind=str, help="the run folder")
-    made.add(
-        "--client", kind=int | Literal["all"], required=True, metavar="N", help="its number, from 0; or all"
-    )
-    made.add("--view", kind=str | None, default=None, help="the model; default: the headline's")
-    made.add(
-        "--format", kind=Format, default="safetensors",
-        help="safetensors: the weights of one net; torch: a program of torch.export, of any view",
-    )  # fmt: skip
-    made.add(
-        "--output",
-        kind=str | None,
-        default=None,
-        metavar="PATH",
-        help="file or folder; default: the folder models in the run folder",
-    )
-    made.add(
-        "--round", kind=int | None, default=None, help="after so many rounds; default: the newest checkpoint"
-    )
-    return made
+
+
+def export_models(
+    run: str,
+    *,
+    client: int | Literal["all"],
+    view: str | None = None,
+    format: Format = "safetensors",
+    output: str | None = None,
+    round: int | None = None,
+) -> None:
+    """Write a client's trained model for other programs, with a JSON file beside it: classes, inputs and how
+    they are normalised. The data set is not needed.
+
+    Args:
+        run: the run folder.
+        client: its number, from 0; or all.
+        view: the model; default: the headline's.
+        format: safetensors: the weights of one net; torch: a program of torch.export, of any view.
+        output: file or folder; default: the folder models in the run folder.
+        round: after so many rounds; default: the newest checkpoint.
+    """
+    # rayfl writes no code into run folders: code there may be a stranger's.
+    foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(run).rglob("*"))
+    with nullcontext() if foreign else local_imports():
+        from rayfl.running.saved_models import load_models
+
+        result = Result.load(run)
+        models = load_models(run, round, data=False)
+        place = Path(output or Path(run, "models")).expanduser()
+        clients = range(len(models)) if client == "all" else [client]
+        if len(clients) > 1 and place.suffix in MODEL_ENDINGS.values():
+            raise Conflict("--output", f"{place} is one file, for {len(clients)} clients: give a folder")
+        for number in clients:
+            print_note(_write_model(models, result, number, place, view, format))
+            if not models[number].trained:
+                warn(f"client {number} has never trained: its model is the initial one, or the server's")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 after an error of the user's."""
-
-    def export_models() -> None:
-        given = parser().read(arguments)
-        # rayfl writes no code into run folders: code there may be a stranger's.
-        foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
-        with nullcontext() if foreign else local_imports():
-            from rayfl.running.saved_models import load_models
-
-            result = Result.load(given.run)
-            models = load_models(given.run, given.round, data=False)
-            output = Path(given.output or Path(given.run, "models")).expanduser()
-            clients = range(len(models)) if given.client == "all" else [given.client]
-            if len(clients) > 1 and output.suffix in MODEL_ENDINGS.values():
-                raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
-            for client in clients:
-                print_note(_write_model(models, result, client, output, given.view, given.format))
-                if not models[client].trained:
-                    warn(f"client {client} has never trained: its model is the initial one, or the server's")
-
-    return exit_code(export_models)
+    return exit_code(lambda: export_models(**vars(parser().read(arguments))))

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.commands.command_line import Parser
-from rayfl.commands.report import add_headline_options, split_names
+from rayfl.commands.report import parser as report_parser
+from rayfl.commands.report import split_names
 from rayfl.errors import BadValue
 from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
@@ -45,16 +46,17 @@ def parser() -> Parser:
         description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
+    # The options that override the headline are those of rayfl report.
+    of_reports = {action.dest: action for action in report_parser()._actions}
     kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
     for kind, text in FIGURE_KINDS.items():
         usage = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]"
         one = kinds.add_parser(kind, usage=usage, description=f"Draw {text}.", help=text)
-        one.add("runs", nargs="+", metavar="RUN", kind=str, help="run folders, or folders that hold some")
-        one.add("--save", kind=str, required=True, metavar="FILE", help="the picture to write")
+        one.add("runs", nargs="+", metavar="RUN", help="run folders, or folders that hold some")
+        one.add("--save", required=True, metavar="FILE", help="the picture to write")
         if kind != "labels":
             one.add(
                 "--by",
-                kind=str,
                 default="",
                 metavar="KEYS",
                 help="keys of the configuration that tell lines apart, such as method,method.mu; by default "
@@ -63,27 +65,24 @@ def parser() -> Parser:
         if kind in ("rounds", "bars", "clients"):
             one.add(
                 "--views",
-                kind=str,
                 default="",
                 help="views to draw, such as personal,online,offline; default: that of each run's headline",
             )
-        add_headline_options(one, *_HEADLINE.get(kind, ()))
+        for name in _HEADLINE.get(kind, ()):
+            one._add_action(of_reports[name])
         if kind in ("rounds", "sweep", "bars"):
             default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
             default += f", and {ALL}" if kind == "bars" else ""
             one.add(
                 "--panels",
-                kind=str,
                 default="",
                 help=f"domains to show, and {ALL} for all clients together; default: {default}",
             )
         if kind == "rounds":
-            one.add("--quantity", kind=str, default="accuracy", help="accuracy, loss, or a recorded metric")
-            one.add(
-                "--target", kind=float | None, default=None, help="also print when this accuracy is reached"
-            )
+            one.add("--quantity", default="accuracy", help="accuracy, loss, or a recorded metric")
+            one.add("--target", kind=float | None, help="also print when this accuracy is reached")
         if kind == "sweep":
-            one.add("--over", kind=str, required=True, metavar="KEY", help="the swept key")
+            one.add("--over", required=True, metavar="KEY", help="the swept key")
         if kind == "bars":
             one.add(
                 "--start",
@@ -94,20 +93,18 @@ def parser() -> Parser:
             )
         one.add(
             "--size",
-            kind=str,
             default="",
             help="column or page, of a paper with two columns, or inches such as 5,3; default: for screens",
         )
         one.add(
             "--names",
             nargs="+",
-            kind=str,
             default=[],
             metavar="NAME=TEXT",
             help="what to write in the place of names of the legend, of domains or of data sets, such as "
             "FedAvg=Baseline all=average",
         )
-        one.add("--title", kind=str, default="", help="text above the picture")
+        one.add("--title", default="", help="text above the picture")
     return made
 
 

@@ -47,16 +47,14 @@ def parser() -> Parser:
     made.add(
         "file",
         metavar="FILE",
-        kind=str,
         help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
     )
-    made.add("--rows", nargs="+", kind=str, default=None, help="rows to run; default: all")
-    made.add("--columns", nargs="+", kind=str, default=None, help="columns to run; default: all")
+    made.add("--rows", nargs="+", help="rows to run; default: all")
+    made.add("--columns", nargs="+", help="columns to run; default: all")
     add_common_options(made, "table", "cells")
     made.add(
         "--jobs",
         kind=int | None,
-        default=None,
         help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
         "engine Ray one",
     )
@@ -99,15 +97,17 @@ def run_table(given: Any) -> int:
     if given.list:
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
-            console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
+            console.print(f"{cell}: {state}", soft_wrap=True)
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
     settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
-    _copy_table_file(table, output)
+    # The copy marks the folder as the table's.
+    write_file(output / TABLE, read_file(table.path), "choose another --output")
     jobs = given.jobs
-    if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
+    engines = {str(cell.settings["engine"]).rpartition(".")[2] for cell in cells}  # a name or an import path
+    if jobs is None and "Ray" in engines:
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = CellRunner(jobs, progress.print_line, progress.show_jobs, given.keep_checkpoints).run(cells)
@@ -118,16 +118,16 @@ def run_table(given: Any) -> int:
         printed = printed_table(table.name)
         console.print(grid(entries, table.title, table.reference))
         for line in [*footnotes(entries), *notes_of_grid(entries, table.reference)]:
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line, soft_wrap=True)
         written = write_tables(entries, table.title, output, table.reference, printed)
         planned = len(cells) + len(earlier)
         if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
             written.append(output / PAGE)
-        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
         if printed and printed.rows:
             paper, _, number = table.name.partition("_")
             command = f"rayfl report --against {paper} {number} {output}"
-            console.print(f"Beside the printed numbers: {command}", soft_wrap=True, markup=False)
+            console.print(f"Beside the printed numbers: {command}", soft_wrap=True)
     for cell, why in outcome.failed.items():
         complain(f"rayfl: failed: {cell}: {why}")
     for cell in outcome.elsewhere:
@@ -205,11 +205,6 @@ def _check_folder(table: Table, output: Path) -> None:
             raise InUse(output, problem, "choose another --output")
 
 
-def _copy_table_file(table: Table, output: Path) -> None:
-    """Copy the table's file into its folder, which marks the folder as the table's."""
-    write_file(output / TABLE, read_file(table.path), "choose another --output")
-
-
 def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     """Refuse a folder that holds a run with other settings than the cell's."""
     if not (folder / CONFIG).is_file():
@@ -259,25 +254,18 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
     return found
 
 
-def _is_ray(engine: object) -> bool:
-    """Return whether an engine is ``Ray``, by its name or import path."""
-    return str(engine).rpartition(".")[2] == "Ray"
-
-
 def _print_plan(
     console: Console, table: Table, cells: Sequence[Job], missing: Mapping[str, str], output: Path
 ) -> None:
     finished = sum(cell.is_finished for cell in cells)
     begun = sum(bool(cell.round_seconds()) for cell in cells) - finished
-    console.print(f"{table.name}: {table.title}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"{table.name}: {table.title}", style="bold", soft_wrap=True)
     state = f", {finished} finished, {begun} begun" if finished or begun else ""
-    console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True, markup=False)
+    console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True)
     if missing:
         names = ", ".join(
             row if row == method else f"{row} (method {method})" for row, method in missing.items()
         )
-        console.print(
-            f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True, markup=False
-        )
+        console.print(f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True)
     if not cells:
         raise Missing("there is nothing to run: rayfl has none of the methods of these rows")

@@ -27,7 +27,7 @@ from rayfl.settings.description import RESUMABLE
 from rayfl.settings.reader import DottedSettings
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import lock_descriptor, lock_folder, parse_json, read_file, write_file
-from rayfl.system.memory import available_memory
+from rayfl.system.memory import available_memory, count_cpus
 from rayfl.system.own_code import changed_code
 from rayfl.system.signals import handle_signals
 from rayfl.system.text import counted
@@ -137,12 +137,6 @@ class RunningCell:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     slot: int
-    peak: int = 0
-
-    def measure_memory(self) -> int:
-        """Return the most memory that the process has used so far, in bytes."""
-        self.peak = max(self.peak, _process_memory(self.process.pid, "VmHWM"))
-        return self.peak
 
 
 @dataclass
@@ -222,7 +216,7 @@ class CellRunner:
             return False
         if not self._running or not self._watch_memory:
             return True
-        self._largest = max([self._largest, *(r.measure_memory() for r in self._running)])
+        self._largest = max([self._largest, *(_peak_memory(r.process.pid) for r in self._running)])
         known = all(r.job.round_seconds() for r in self._running)  # memory grows until the first round ends
         return known and available_memory() > 1.25 * self._largest
 
@@ -298,11 +292,7 @@ def automatic_jobs() -> int:
     """Return how many cells to run at once: one per GPU, or one per CPU without GPUs."""
     import torch
 
-    return torch.cuda.device_count() or _count_cpus()
-
-
-def _count_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return torch.cuda.device_count() or count_cpus()
 
 
 def _process_environment(slot: int) -> dict[str, str]:
@@ -317,11 +307,11 @@ def _process_environment(slot: int) -> dict[str, str]:
     return found
 
 
-def _process_memory(pid: int, key: str) -> int:
-    """Return an entry of /proc/PID/status in bytes; 0 if it is missing."""
+def _peak_memory(pid: int) -> int:
+    """Return the most memory that a process has used so far, in bytes; 0 if that is unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(f"{key}:"):
+            if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
     return 0
 

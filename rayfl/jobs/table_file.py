@@ -20,7 +20,7 @@ from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
-from rayfl.record.folder import Cell
+from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
 from rayfl.settings.description import changes_data, changes_experiment, class_name
@@ -137,7 +137,9 @@ class Table:
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
-        place = Cell(table=self.name, row=row, column=column, changed=_changed_in_experiment(changes or {}))
+        changed = {name: value for name, value in (changes or {}).items() if changes_experiment(name)}
+        texts = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in changed.items()]
+        place = Cell(table=self.name, row=row, column=column, changed=texts)
         return with_data_root(merge_layers(*layers)) | {"cell": asdict(place)}
 
     def missing_method(self, settings: Mapping[str, Any]) -> str | None:
@@ -231,14 +233,6 @@ def folder_name(key: str, name: Any) -> str:
 def data_key(settings: DottedSettings) -> str:
     """Return the settings of the data and their division, as one text to compare."""
     return json.dumps({k: v for k, v in sorted(settings.items()) if changes_data(k) or k == "seed"})
-
-
-def _changed_in_experiment(changes: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={_value_text(value)}" for name, value in changes.items() if changes_experiment(name)]
-
-
-def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def is_table(path: Path) -> bool:
@@ -335,10 +329,6 @@ def shipped_names(kind: Kind) -> list[str]:
     return sorted(found, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name))
 
 
-def _could_be_a_name(given: str) -> bool:
-    return given.isprintable() and len(given) <= 100
-
-
 def find_file(given: str, kind: Kind) -> Path:
     """Return the file that a command line means: one of the user's, or else one that comes with rayfl.
 
@@ -350,7 +340,8 @@ def find_file(given: str, kind: Kind) -> Path:
         UserError: the name is of neither.
     """
     path = Path(os.path.expanduser(given))
-    if path.suffix in (".yaml", ".yml") or not _could_be_a_name(given) or path.exists():
+    could_be_a_name = given.isprintable() and len(given) <= 100
+    if path.suffix in (".yaml", ".yml") or not could_be_a_name or path.exists():
         return path  # whoever reads it says so if it is not there
     known = shipped_names(kind)
     if given in known:

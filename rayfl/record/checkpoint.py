@@ -29,15 +29,8 @@ from pydantic import Field
 
 from rayfl.errors import Conflict, Damaged, Missing, UserError
 from rayfl.settings.description import differing_keys
-from rayfl.system.files import (
-    convert_content,
-    explain_read_errors,
-    parse_json,
-    read_file,
-    remove_file,
-    sync_folder,
-    write_file,
-)
+from rayfl.system import files
+from rayfl.system.files import convert_content, explain_read_errors, parse_json, read_file, write_file
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -120,7 +113,7 @@ class Checkpoints:
         body = {"format": _FORMAT, **vars(manifest)}
         body["clients"] = {str(number): name for number, name in manifest.clients.items()}
         text = json.dumps({"sha256": _hash(_compact(body)), "manifest": body}, sort_keys=True, indent=1)
-        sync_folder(self.folder)  # the names of its files, before the manifest that needs them
+        files.disk.sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
         self.keep_names()
         self._prune(manifest.round)
@@ -129,8 +122,8 @@ class Checkpoints:
         """Bring the names of all files to the disk: before files of older checkpoints are removed, and before
         a run resumes from a checkpoint whose driver may have died too early to do so.
         """
-        sync_folder(self.folder)
-        sync_folder(self.folder.parent)  # the folder's own name, which may be new
+        files.disk.sync_folder(self.folder)
+        files.disk.sync_folder(self.folder.parent)  # the folder's own name, which may be new
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another run; the user's own code may have changed.
@@ -265,7 +258,7 @@ class Checkpoints:
             needed.update([manifest.server, *manifest.clients.values()])
         for path in sorted(self.folder.iterdir()):
             if path.name not in needed and path.name.startswith(_OURS):
-                remove_file(path)
+                files.disk.remove(path)
 
 
 def _round_of(path: Path) -> int:

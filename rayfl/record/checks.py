@@ -6,6 +6,7 @@ Each function raises ``ValueError``, which says what does not fit. Content that 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, JsonValue
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import SPLITS
+from rayfl.settings.base import Value
 from rayfl.system.files import convert_content
 from rayfl.system.text import short_repr
 
@@ -27,7 +29,16 @@ _Pair = tuple[_Count, _Count]
 """A value, and how many clients in a row have it."""
 
 
-class _Pool(TypedDict):
+@dataclass(frozen=True)
+class Contents:
+    """The content of a run's data set, the same for every seed.
+
+    Attributes:
+        sha256: digest of the data set and of its division into splits.
+        images: domain -> number of samples.
+        published: domain -> number of samples in the published data set; empty: unknown.
+    """
+
     sha256: str
     images: dict[str, _Count]
     published: dict[str, _Count]
@@ -60,7 +71,7 @@ class _Clients(TypedDict):
 class _Partition(TypedDict):
     domain_names: list[str]
     clients: list[_Client] | _Clients
-    pool: NotRequired[_Pool]
+    pool: NotRequired[Contents]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):
@@ -101,11 +112,19 @@ class _Class(TypedDict):
     init_args: NotRequired[dict[str, JsonValue] | None]
 
 
-class _Cell(TypedDict):
+class Cell(Value, place="cell"):
+    """The place of a run in a table of experiments; reports sort runs by it."""
+
+    _fixed = True
+
     table: str
+    """The table's name, such as ``fedco2_t3``."""
     row: str
+    """Name of the row."""
     column: str
-    changed: NotRequired[list[str]]
+    """Name of the column."""
+    changed: list[str] = field(default_factory=list)
+    """Settings that differ from those of the table file, as ``key=value``."""
 
 
 class Config(BaseModel, extra="allow", defer_build=True):
@@ -120,7 +139,7 @@ class Config(BaseModel, extra="allow", defer_build=True):
     net: str | _Class | list[JsonValue] = ""
     training: str | dict[str, JsonValue] = ""
     protocol: str | _Class = ""
-    cell: _Cell | None = None
+    cell: Cell | None = None
 
 
 class Summary(TypedDict):

@@ -13,8 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import islice
 from operator import methodcaller
@@ -40,21 +39,17 @@ from rayfl.record.history import (
     checked_lines,
     complete_lines,
     read_population,
-    read_records,
 )
-from rayfl.settings.base import Value
 from rayfl.settings.yaml_file import read_mapping
+from rayfl.system import files
 from rayfl.system.files import (
     append_to_file,
     convert_content,
     explain_read_errors,
     explain_write_errors,
     read_json,
-    remove_file,
     replace_file,
     sync_file,
-    sync_folder,
-    sync_opened,
     write_file,
 )
 
@@ -157,11 +152,11 @@ class RunFolder:
         write_file(folder.path / ENVIRONMENT, _json(describe_environment() | code, indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
-        sync_folder(folder.path)
-        sync_folder(folder.path.parent)
+        files.disk.sync_folder(folder.path)
+        files.disk.sync_folder(folder.path.parent)
         # Last, because a folder with a configuration can be resumed.
         write_file(folder.path / CONFIG, config)
-        sync_folder(folder.path)
+        files.disk.sync_folder(folder.path)
         return folder
 
     @classmethod
@@ -193,12 +188,12 @@ class RunFolder:
             partition: at least ``domain_names`` and ``clients``, a list of dictionaries with the numbers of
                 samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None), or a
                 summary with these as ``[value, how many clients in a row]``, and their ``count``; under
-                ``pool`` what :class:`~rayfl.record.history.Contents` reads; anything else that JSON can hold
+                ``pool`` what :class:`~rayfl.record.checks.Contents` reads; anything else that JSON can hold
                 is kept with it.
         """
         self._population = Population.from_partition(partition)
         write_file(self.path / PARTITION, _json(partition))
-        sync_folder(self.path)  # before there are lines, which cannot be read without it
+        files.disk.sync_folder(self.path)  # before there are lines, which cannot be read without it
 
     @property
     def population(self) -> Population:
@@ -216,10 +211,6 @@ class RunFolder:
         """
         self._append(METRICS, record)
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Return the records of all rounds so far."""
-        return read_records(self.path)
-
     def append_engine(self, record: Mapping[str, Any]) -> None:
         """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""
         self._append(ENGINE, record)
@@ -227,7 +218,7 @@ class RunFolder:
     def sync(self) -> None:
         """Bring the lines of all rounds to the disk, before a checkpoint that needs them."""
         sync_file(self.path / METRICS)
-        sync_folder(self.path)
+        files.disk.sync_folder(self.path)
 
     def truncate(self, round: int) -> None:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
@@ -242,7 +233,7 @@ class RunFolder:
         write_file(self.path / METRICS, b"".join(metrics))
         write_file(self.path / ENGINE, b"".join(engine))
         for name in (CLIENTS, SUMMARY):
-            remove_file(self.path / name)
+            files.disk.remove(self.path / name)
 
     def keep_evaluations(self, kept: Callable[[int], bool]) -> None:
         """Remove the evaluations of other rounds, such as the last one of a run that is extended.
@@ -260,7 +251,7 @@ class RunFolder:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
         with explain_write_errors(self.path / CLIENTS), replace_file(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
-            sync_opened(file)
+            files.disk.sync(file)
         code = {"version": version_of("rayfl"), "sources": sources_digest()}
         write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
@@ -380,21 +371,6 @@ def _json(value: Any, indent: int | None = None) -> str:
     return json.dumps(
         value, sort_keys=True, allow_nan=False, separators=separators, indent=indent, default=numpy
     )
-
-
-class Cell(Value, place="cell"):
-    """The place of a run in a table of experiments; reports sort runs by it."""
-
-    _fixed = True
-
-    table: str
-    """The table's name, such as ``fedco2_t3``."""
-    row: str
-    """Name of the row."""
-    column: str
-    """Name of the column."""
-    changed: list[str] = field(default_factory=list)
-    """Settings that differ from those of the table file, as ``key=value``."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

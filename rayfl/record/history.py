@@ -14,7 +14,7 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import Damaged
-from rayfl.record.checks import check_partition, check_record
+from rayfl.record.checks import Contents, check_partition, check_record
 from rayfl.settings.base import DisplayMixin
 from rayfl.system.files import explain_read_errors, open_file, parse_json, read_json
 from rayfl.system.text import one_line
@@ -37,21 +37,6 @@ LONGEST_LINE = 2**28
 """Most bytes of a line of records; the scores of one view of a million clients have about 20 million."""
 NEVER = np.iinfo(np.int64).max
 """Stands for a round in an array if there is no such round."""
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The content of a run's data set, the same for every seed.
-
-    Attributes:
-        sha256: digest of the data set and of its division into splits.
-        images: domain -> number of samples.
-        published: domain -> number of samples in the published data set; empty: unknown.
-    """
-
-    sha256: str
-    images: Mapping[str, int]
-    published: Mapping[str, int]
 
 
 @dataclass(frozen=True, repr=False)

@@ -34,7 +34,7 @@ from rayfl.evaluation.metrics import client_accuracies
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config
-from rayfl.record.history import CONFIG, LOG
+from rayfl.record.history import CONFIG, LOG, read_records
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
@@ -389,7 +389,7 @@ class Rounds(Run):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the metrics lines of all rounds that are over."""
-        return self.folder.records()
+        return read_records(self.folder.path)
 
     def save(self) -> None:
         """Write a checkpoint of the round that is over, if there is none yet."""

@@ -21,7 +21,8 @@ from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
-from rayfl.record.folder import Cell, check_is, read_config
+from rayfl.record.checks import Cell
+from rayfl.record.folder import check_is, read_config
 from rayfl.record.history import CONFIG
 from rayfl.running import checks
 from rayfl.sampling import Sampling, Uniform, choose_cohort

@@ -14,6 +14,7 @@ from rayfl.errors import BadCode, BadValue
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of, convert_value
 from rayfl.settings.yaml_file import yaml_text
+from rayfl.system.own_code import is_own
 from rayfl.system.text import short_repr
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
@@ -152,7 +153,7 @@ def _to_yaml_value(value: Any, where: str) -> Any:
             )
         path = f"{where}.{name}" if where else name
         arguments[name] = _to_yaml_value(convert_value(path, getattr(value, name), kind), path)
-    if issubclass(cls, Settings) and cls._fixed:
+    if issubclass(cls, Settings) and cls._fixed and not is_own(cls):
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})

@@ -116,7 +116,7 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
     if value is _ABSENT or (value is None and NoneType in union_members(kind)):
         made: Any = _default_class(cls, name, base, place)
     elif isinstance(value, str):
-        made = _find_class_or_text(base, value, str in union_members(kind), place)
+        made = find_settings_class(base, value, place, also_text=str in union_members(kind))
     else:
         made = value
     if not isinstance(made, type):
@@ -154,18 +154,18 @@ def _default_class(cls: type, name: str, base: type, place: str) -> type:
     return base
 
 
-def find_settings_class(base: type[Settings], name: str, place: str) -> type:
+def find_settings_class(base: type[Settings], name: str, place: str, also_text: bool = False) -> Any:
     """Return the class of a name: one of rayfl's own, or one of the user's by its import path.
+
+    Args:
+        base: its base class.
+        name: the name.
+        place: the setting that has it.
+        also_text: whether to return the name itself where there is no such class.
 
     Raises:
         UserError: no subclass of the base has this name.
     """
-    found: type = _find_class_or_text(base, name, False, place)
-    return found
-
-
-def _find_class_or_text(base: type[Settings], name: str, also_text: bool, place: str) -> Any:
-    """Return the class of a name; if texts are allowed, the name itself where there is no such class."""
     own = {each.__name__: each for each in (base, *own_classes(base)) if not inspect.isabstract(each)}
     short = class_name(name)
     if short.startswith("rayfl."):
@@ -301,7 +301,7 @@ def kind_at(cls: type, place: str) -> Any:
     return Any
 
 
-def find_class_at(cls: type, name: str, place: str) -> type:
+def find_class_at(cls: type, name: str, place: str) -> Any:
     """Return the class that a name means at a place, such as ``data.partition``.
 
     Raises:
@@ -376,14 +376,10 @@ def merge_layers(*layers: Mapping[str, Any]) -> DottedSettings:
     merged: DottedSettings = {}
     for layer in layers:
         for name, value in layer.items():
-            if not _is_same_value(merged[name], value) if name in merged else isinstance(value, str):
+            if _plain_name(merged[name]) != _plain_name(value) if name in merged else isinstance(value, str):
                 merged = {key: own for key, own in merged.items() if not key.startswith(f"{name}.")}
         merged |= layer
     return merged
-
-
-def _is_same_value(one: Any, other: Any) -> bool:
-    return bool(_plain_name(one) == _plain_name(other))
 
 
 def _plain_name(value: Any) -> Any:

@@ -251,25 +251,10 @@ def append_to_file(path: Path, content: bytes) -> None:
             raise
 
 
-def sync_opened(file: IO[bytes]) -> None:
-    """Flush an open file to the disk before it gets its name."""
-    disk.sync(file)
-
-
 def sync_file(path: Path) -> None:
     """Flush a file to the disk, so that what was appended survives a power failure."""
     with explain_write_errors(path), disk.open_end(path) as file:
         disk.sync(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that renaming survives a power failure."""
-    disk.sync_folder(folder)
-
-
-def remove_file(path: Path) -> None:
-    """Remove a file if it exists."""
-    disk.remove(path)
 
 
 def lock_descriptor(descriptor: int, wait: bool = False) -> bool:

@@ -1,9 +1,10 @@
-"""How much memory is free, and imports without garbage collection."""
+"""How much memory is free, how many CPUs there are, and imports without garbage collection."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def _control_groups() -> list[Path]:
             if line.startswith("0::/"):
                 names = Path(line.removeprefix("0::/")).parts
     return [CGROUP_ROOT.joinpath(*names[:count]) for count in range(len(names) + 1)]
+
+
+def count_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_memory(size: float, what: str, advice: str) -> None:

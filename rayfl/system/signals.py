@@ -15,12 +15,19 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def handle_signals(
-    answer: Callable[[int], None], numbers: Sequence[signal.Signals] = STOPPING
+    answer: Callable[[int], None],
+    numbers: Sequence[signal.Signals] = STOPPING,
+    of_others: Sequence[signal.Signals] = (),
 ) -> Iterator[Callable[[], None]]:
     """In the main thread, call a function with the number of each of these signals.
 
     Other threads cannot handle signals: there, nothing happens. A SIGHUP that is ignored, as under ``nohup``,
     stays ignored. After another SIGHUP, output to a closed terminal is discarded instead of failing.
+
+    Args:
+        answer: the function.
+        numbers: the signals.
+        of_others: signals whose handlers are set meanwhile by others, and only restored.
 
     Yields:
         A function that restores the earlier handlers; leaving the context does it, too.
@@ -28,7 +35,7 @@ def handle_signals(
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (*numbers, *of_others)}
     if before.get(signal.SIGHUP) is signal.SIG_IGN:
         del before[signal.SIGHUP]
     shown = [file for file in (1, 2) if os.isatty(file)]
@@ -42,7 +49,7 @@ def handle_signals(
             _silence_closed(shown)
         answer(number)
 
-    for number in before:
+    for number in before.keys() & {*numbers}:
         signal.signal(number, handle)
     try:
         yield give_back

@@ -33,25 +33,21 @@ def parser() -> Parser:
         f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
     )
     made.add(
-        "space", metavar="SPACE", nargs="?", kind=str | None, default=None,
+        "space", metavar="SPACE", nargs="?", kind=str | None,
         help="the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse",
     )  # fmt: skip
     made.add(
         "--resume",
         kind=str | None,
-        default=None,
         metavar="FOLDER",
         help="go on with a sweep that was stopped or killed; finished trials are not repeated",
     )
     add_common_options(made, "sweep", "points")
-    made.add("--samples", kind=int | None, default=None, help="random draws; default: the file's")
-    made.add(
-        "--at_once", kind=int | None, default=None, help="trials at once; default: what the cluster holds"
-    )
+    made.add("--samples", kind=int | None, help="random draws; default: the file's")
+    made.add("--at_once", kind=int | None, help="trials at once; default: what the cluster holds")
     made.add(
         "--address",
         kind=str | None,
-        default=None,
         help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
     )
     return made
@@ -83,20 +79,20 @@ def run_sweep(given: Any) -> int:
     from rayfl.tune import sweep
 
     sweep.scheduler_of(space.scheduler, 1)
-    console.print(f"{space.sweep}: {space.title}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"{space.sweep}: {space.title}", style="bold", soft_wrap=True)
     trials = counted(space.point_count * len(space.seeds), "trial")
     lines = [f"{counted(space.point_count, 'point')}, {trials}, in {output}"]
     if given.list:
         space.example_points()  # refuses points that cannot work
         lines += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     if given.list:
         return 0
     swept = sweep.run(space, output, resume=resume, code=given.code, address=given.address, console=console)
     if not swept.complete:
         return 128 + signal.SIGINT
-    console.print(f"Written: {', '.join(map(str, swept.written))}", soft_wrap=True, markup=False)
+    console.print(f"Written: {', '.join(map(str, swept.written))}", soft_wrap=True)
     for job, why in swept.failed.items():
         complain(f"rayfl: failed: {job}: {why}")
     return 1 if swept.failed else 0

@@ -24,7 +24,7 @@ from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import write_file
 from rayfl.system.text import csv_cell, one_line
 from rayfl.tune.scores import validation_score
-from rayfl.tune.space import SearchPoint, display_value
+from rayfl.tune.space import SearchPoint, Space, display_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,11 +168,9 @@ class BestPoints:
 # ---- tables
 
 
-def points_table(
-    title: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None = None
-) -> Table:
+def points_table(space: Space, results: Sequence[PointResult], best: BestPoints | None = None) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
-    table, sheet = plain_table(title), _points_sheet(results, metric, best, Path())
+    table, sheet = plain_table(space.title or space.sweep), _points_sheet(results, space.metric, best, Path())
     for head in sheet.heads[1:]:
         table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
     for row in sheet.rows:
@@ -242,16 +240,13 @@ def write_points(results: Sequence[PointResult], best: BestPoints | None, path: 
 # ---- the best point
 
 
-def write_best(
-    name: str, best: PointResult, seeds: Sequence[int], metric: Metric, among: str, path: Path
-) -> None:
+def write_best(space: Space, best: PointResult, name: str, among: str, path: Path) -> None:
     """Write the best point as a table of one cell, which ``rayfl.run`` and ``rayfl.commands.table`` take.
 
     Args:
-        name: of the table.
+        space: the tune space.
         best: the point.
-        seeds: of the sweep.
-        metric: by which it was chosen.
+        name: of the table.
         among: the points that were compared, for display.
         path: the file to write.
     """
@@ -262,15 +257,15 @@ def write_best(
     content = {
         "table": name,
         "title": f"Best of {among}",
-        "seeds": list(seeds),
+        "seeds": list(space.seeds),
         "base": {key: value for key, value in settings.items() if key not in row},
         "columns": {best.point.settings["cell"]["column"]: {}},
         "rows": {method: row},
     }
     tests = percent(*mean_and_std(best.tests))
     lines = [
-        f"{best.point.label}: best of {among} by validation {metric}",
-        f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
+        f"{best.point.label}: best of {among} by validation {space.metric}",
+        f"validation {space.metric} {_score_text(best.scores, space.metric)}, test accuracy {tests}",
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]
@@ -278,15 +273,14 @@ def write_best(
     write_file(path, text)
 
 
-def write_all_best(
-    name: str, best: BestPoints, seeds: Sequence[int], metric: Metric, output: Path
-) -> list[Path]:
+def write_all_best(space: Space, best: BestPoints, output: Path) -> list[Path]:
     """Write ``best.yaml``, or ``best-<setting>.yaml`` for each setting of the data; return the paths."""
     paths: list[Path] = []
     for index, (group, point) in enumerate(best.groups):
         if point is None:
             continue
-        among, own, path = f"{len(group)} points of the sweep {name}", f"{name}_best", output / BEST_FILE
+        among, own = f"{len(group)} points of the sweep {space.sweep}", f"{space.sweep}_best"
+        path = output / BEST_FILE
         if len(best.groups) > 1:
             common = best.group_name(group)
             place = slug_of(common) or str(index)
@@ -294,7 +288,7 @@ def write_all_best(
                 place += f"-{index}"
             among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
             path = output / f"best-{place}.yaml"
-        write_best(own, point, seeds, metric, among, path)
+        write_best(space, point, own, among, path)
         paths.append(path)
     if output / BEST_FILE not in paths:
         (output / BEST_FILE).unlink(missing_ok=True)  # an earlier session could choose a point
@@ -306,22 +300,19 @@ def _in_common(key: str, value: Any) -> str:
 
 
 def write_all(
-    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None,
-    seeds: Sequence[int], output: Path,
-) -> list[Path]:  # fmt: skip
+    space: Space, results: Sequence[PointResult], best: BestPoints | None, output: Path
+) -> list[Path]:
     """Write all files of a finished sweep for which it has results; return their paths."""
     written = [output / POINTS_FILE]
     write_points(results, best, written[0])
     if best is not None:
-        written += write_all_best(name, best, seeds, metric, output)
-    if write_page(output, lambda: _sweep_page(title or name, results, metric, best, output)):
+        written += write_all_best(space, best, output)
+    if write_page(output, lambda: _sweep_page(space, results, best, output)):
         written.append(output / PAGE)
     return written
 
 
-def _sweep_page(
-    title: str, results: Sequence[PointResult], metric: Metric, best: BestPoints | None, home: Path
-) -> str:
+def _sweep_page(space: Space, results: Sequence[PointResult], best: BestPoints | None, home: Path) -> str:
     """Return the page of a finished sweep."""
     notes = [
         one_line(text.replace("* best", "Bold: best"))  # a star on the terminal
@@ -330,9 +321,9 @@ def _sweep_page(
     ]
     return render(
         "result.html",
-        title=one_line(title),
+        title=one_line(space.title or space.sweep),
         state={"kind": "done", "text": f"{len(results):,} points"},
-        grid=_points_sheet(results, metric, best, home),
+        grid=_points_sheet(results, space.metric, best, home),
         footnotes=notes,
     )
 

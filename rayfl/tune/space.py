@@ -29,7 +29,8 @@ from rayfl.jobs.table_file import (
     on_one_line,
     slug_of,
 )
-from rayfl.record.folder import Cell, check_is
+from rayfl.record.checks import Cell
+from rayfl.record.folder import check_is
 from rayfl.record.history import SWEEP
 from rayfl.running.settings import data_options
 from rayfl.settings import at_least

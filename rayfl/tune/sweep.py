@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,7 +175,7 @@ def _run_trials(
         ):
             due = 0
             for number, (fixed, search) in enumerate(space.searched_parts()):
-                grids.append(_make_tuner(order, part, fixed, search, number, watcher).fit())
+                grids.append(_make_tuner(watcher, fixed, search, number).fit())
                 due += space.count_points(search) * len(space.seeds)
                 if len(watcher.ends) < due:
                     break
@@ -191,9 +190,9 @@ def _run_trials(
     failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
     complete = len(watcher.ends) == planned
     best = BestPoints.from_results(results, space.mode, space.data_keys) if space.best and complete else None
-    console.print(points_table(space.title or space.sweep, results, space.metric, best))
+    console.print(points_table(space, results, best))
     if complete:
-        written = write_all(space.title, space.sweep, results, space.metric, best, space.seeds, output)
+        written = write_all(space, results, best, output)
         return SweepResult(grids, results, best, failed, True, written)
     over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
     console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
@@ -203,13 +202,9 @@ def _run_trials(
 
 
 def _make_tuner(
-    order: SweepContext,
-    part: TrialResources,
-    fixed: DottedSettings,
-    search: Sequence[Dimension],
-    number: int,
-    watcher: SweepWatcher,
+    watcher: SweepWatcher, fixed: DottedSettings, search: Sequence[Dimension], number: int
 ) -> tune.Tuner:
+    order, part = watcher.order, watcher.part
     space = order.space
     samples = space.samples if any(d.is_drawn for d in search) else 1
     pauses = space.scheduler["name"] in PAUSING  # paused trials would count towards at_once
@@ -469,7 +464,7 @@ class SweepWatcher(tune.Callback):
         rounds: int,
         gone: Callable[[], str | None],
     ) -> None:
-        self.rounds, self._order, self._part, self._gone = rounds, order, part, gone
+        self.rounds, self.order, self.part, self._gone = rounds, order, part, gone
         self.trials: dict[str, tuple[SearchPoint, Job]] = {}
         self.ends: dict[str, tuple[TrialEnd, str]] = {}
         self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
@@ -485,9 +480,7 @@ class SweepWatcher(tune.Callback):
             return
         self._seen = time.monotonic()
         if part := self._gone():
-            raise _RayGone(
-                f"{part} is gone, and with it all trials: go on with --resume {self._order.output}"
-            )
+            raise _RayGone(f"{part} is gone, and with it all trials: go on with --resume {self.order.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Show running trials, and check that waiting ones fit on the remaining hosts."""
@@ -502,9 +495,9 @@ class SweepWatcher(tune.Callback):
 
     def _check_room(self) -> None:
         try:
-            self._part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
+            self.part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
         except UserError as error:
-            raise Shortage(f"{error}; go on with --resume {self._order.output}") from error
+            raise Shortage(f"{error}; go on with --resume {self.order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of a trial that finished, was stopped, or reported its failure."""
@@ -531,8 +524,8 @@ class SweepWatcher(tune.Callback):
 
     def _job_of(self, trial: Any) -> Job:
         if trial.trial_id not in self.trials:
-            point = self._order.space.point_of(trial.config, strict=False)  # the trial reports the error
-            job = point.trial_job(trial.config["seed"], self._order.output)
+            point = self.order.space.point_of(trial.config, strict=False)  # the trial reports the error
+            job = point.trial_job(trial.config["seed"], self.order.output)
             if len(self.trials) < len(self.cells):
                 self.cells[len(self.trials)] = job
             self.trials[trial.trial_id] = point, job
@@ -548,18 +541,12 @@ def _forward_signals() -> Iterator[list[int]]:
     Yields:
         The signals received, without SIGINT.
     """
-    here = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
-
     forwarded: list[int] = []
 
     def forward(number: int) -> None:
         forwarded.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    try:
-        with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP)):
-            yield forwarded
-    finally:
-        for number, handler in before.items() if here else ():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    of_tune = (signal.SIGINT, signal.SIGUSR1)
+    with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP), of_tune):
+        yield forwarded

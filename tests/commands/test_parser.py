@@ -20,7 +20,7 @@ from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import resumed
 from rayfl.methods import FML, METHODS, Ditto, FedAvg, FedCO2, FedProx
 from rayfl.nets import DSECNN, Architecture, LeNet
-from rayfl.record.folder import Cell
+from rayfl.record.checks import Cell
 from rayfl.run import main
 from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, public_path, result_settings
@@ -709,7 +709,6 @@ class TakesMore(FedAvg):
         self.more = more
 
 
-@dataclass(frozen=True)
 class Warmed(Training):
     """Training of a user's own."""
 

@@ -28,7 +28,7 @@ from rayfl.evaluation import Default, Protocol
 from rayfl.jobs.table_file import Table
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
 from rayfl.nets import FDSEAlexNet
-from rayfl.record.folder import Cell
+from rayfl.record.checks import Cell
 from rayfl.running.result import Result
 from rayfl.tune.space import Space
 from tests.hostile.harness import Case

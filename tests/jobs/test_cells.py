@@ -152,7 +152,7 @@ def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> Non
     own = cells.RunningCell(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
     own.process.kill()
     own.process.wait()
-    own.peak = 800
+    monkeypatch.setattr(cells, "_peak_memory", lambda pid: 800)
     runner._running = [own]
     monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
     assert not runner._has_room(), "before its first round nobody knows how much it takes"

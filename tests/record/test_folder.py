@@ -29,6 +29,7 @@ from rayfl.record.folder import (
 from rayfl.record.history import read_history, read_lines
 from rayfl.running.result import finish_records
 from rayfl.settings.description import changes_experiment, config_of
+from rayfl.system import files
 from tests.support.records import partition, record, write_run
 from tests.support.refusals import refused
 
@@ -103,7 +104,7 @@ def test_a_folder_without_a_configuration_is_free(tmp_path):
 def test_a_folder_is_on_the_disk_before_its_configuration(tmp_path, monkeypatch):
     run, done = tmp_path / "run", []
     config = run / "config.yaml"
-    monkeypatch.setattr("rayfl.record.folder.sync_folder", lambda path: done.append((path, config.exists())))
+    monkeypatch.setattr(files.disk, "sync_folder", lambda path: done.append((path, config.exists())))
     RunFolder.create(run, "rounds: 1\n")
     assert done == [(run, False), (tmp_path, False), (run, True)]
 

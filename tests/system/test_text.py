@@ -328,7 +328,7 @@ def test_a_space_and_its_best_point(tmp_path: Path) -> None:
     assert space.title.isprintable()
     cell = {"table": "s", "row": trap, "column": "base", "changed": []}
     point = SearchPoint(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
-    write_best("s", PointResult(point, [0], [0.5], [0.5], 1), [0], "accuracy", 1, tmp_path / "best.yaml")
+    write_best(space, PointResult(point, [0], [0.5], [0.5], 1), "s", "1", tmp_path / "best.yaml")
     written = (tmp_path / "best.yaml").read_text()
     assert steering(written) == set()
     assert yaml.safe_load(written)["rows"] == {"FedAvg": {"method": "FedAvg"}}

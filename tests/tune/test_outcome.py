@@ -26,9 +26,11 @@ from rayfl.tune.outcome import (
     write_points,
 )
 from rayfl.tune.scores import RoundScores, validation_score
-from rayfl.tune.space import SearchPoint
+from rayfl.tune.space import SearchPoint, Space
 from tests.support.federations import small
 from tests.support.records import write_run
+
+SPACE = Space(sweep="s", base={}, search=())
 
 
 def result(
@@ -53,7 +55,7 @@ def test_best_is_by_validation_among_those_that_came_farthest():
 
 
 def starred(results: list[PointResult], best: BestPoints) -> list[str]:
-    tests = list(points_table("t", results, "accuracy", best).columns[-1].cells)
+    tests = list(points_table(SPACE, results, best).columns[-1].cells)
     return [r.point.label for r, test in zip(results, tests, strict=True) if str(test).endswith(" *")]
 
 
@@ -72,10 +74,10 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     ]
     best = BestPoints.from_results(results, "max", ["clients"])
     assert starred(results, best) == ["clients=5, lr=1.0", "clients=100, lr=0.1"]
-    caption = str(points_table("t", results, "accuracy", best).caption)
+    caption = str(points_table(SPACE, results, best).caption)
     assert caption == "* best by validation for each setting of clients, on which all accuracies depend"
     (tmp_path / "best.yaml").touch()
-    written = write_all_best("s", best, [0], "accuracy", tmp_path)
+    written = write_all_best(SPACE, best, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert [path.name for path in written] == ["best-clients=5.yaml", "best-clients=100.yaml"]
     tables = [Table.load(path) for path in written]
@@ -91,7 +93,7 @@ def test_all_of_several_ties_are_starred(tmp_path):
     results[3] = replace(results[3], completed=3)
     best = BestPoints.from_results(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
-    paths = write_all("", "s", results, "accuracy", best, [0, 1, 2], tmp_path)
+    paths = write_all(replace(SPACE, seeds=(0, 1, 2)), results, best, tmp_path)
     assert Table.load(tmp_path / "best.yaml").base["mu"] == 0.1
     page = next(path for path in paths if path.suffix == ".html").read_text()
     assert page.count("<strong>20.00 ± 10.00</strong>") == 2
@@ -110,11 +112,11 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
         == "no best point: the points differ in data, so their accuracies are not of the same data"
     )
     (tmp_path / "best.yaml").touch()
-    assert write_all_best("s", best, [0], "accuracy", tmp_path) == []
+    assert write_all_best(SPACE, best, tmp_path) == []
     assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
     none = BestPoints.from_results([with_settings(result({"mu": 1.0}, [None], 0.5))], "max")
     (tmp_path / "best.yaml").touch()
-    assert write_all_best("s", none, [0], "accuracy", tmp_path) == []
+    assert write_all_best(SPACE, none, tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -127,7 +129,7 @@ def test_complete_points_of_fewer_rounds_have_come_as_far():
 
 def test_points_in_a_table_and_a_file(tmp_path):
     results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
-    table = points_table("t", results, "accuracy", BestPoints([], [(results, results[0])]))
+    table = points_table(SPACE, results, BestPoints([], [(results, results[0])]))
     cells = [list(column.cells) for column in table.columns]
     assert [c[0] for c in cells] == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
     write_points(results, None, tmp_path / "points.csv")
@@ -245,7 +247,7 @@ def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
 def test_losses_are_shown_as_they_are_and_not_in_per_cent():
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
-    table = points_table("t", results, "loss")
+    table = points_table(replace(SPACE, metric="loss"), results)
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["0.1", "1", "2", "[3]"]
     assert cells[2] == ["9 of 9", "9 of 9", "4 of 9", "9 of 9"]
@@ -272,7 +274,9 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     found = with_settings(
         result({"mu": 0.5}, [0.5, 0.7], 0.3), seed=4, clients=5, **{"method.mu": 0.5, "training.lr": 0.1}
     )
-    write_best("s_best", found, [7, 8], "accuracy", "2 points of the sweep s", tmp_path / "best.yaml")
+    write_best(
+        replace(SPACE, seeds=(7, 8)), found, "s_best", "2 points of the sweep s", tmp_path / "best.yaml"
+    )
     table = Table.load(tmp_path / "best.yaml")
     assert (table.name, table.title) == ("s_best", "Best of 2 points of the sweep s")
     assert list(table.seeds) == [7, 8]
@@ -284,7 +288,7 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     assert notes[0] == "# mu=0.5: best of 2 points of the sweep s by validation accuracy"
     assert notes[1] == "# validation accuracy 60.00 ± 14.14, test accuracy 30.50 ± 0.71"
     bare = replace(found, point=replace(found.point, settings={"cell": found.point.settings["cell"]}))
-    write_best("s_best", bare, [0], "loss", "1", tmp_path / "bare.yaml")
+    write_best(replace(SPACE, metric="loss"), bare, "s_best", "1", tmp_path / "bare.yaml")
     assert Table.load(tmp_path / "bare.yaml").settings("FedBN", "base")["method"] == "FedBN"
 
 
@@ -295,9 +299,7 @@ def test_data_of_like_names_have_files_of_their_own(tmp_path):
         for noise in (0.1, 0.1000001)
         for lr in (1, 2)
     ]
-    written = write_all_best(
-        "s", BestPoints.from_results(results, "max", ["data.noise"]), [0], "accuracy", tmp_path
-    )
+    written = write_all_best(SPACE, BestPoints.from_results(results, "max", ["data.noise"]), tmp_path)
     assert len(set(written)) == 2
     assert [Table.load(path).base["data.noise"] for path in written] == [0.1, 0.1000001]
 
@@ -308,7 +310,7 @@ def test_a_sweep_writes_what_it_has(tmp_path):
     best = BestPoints.from_results(results, "max")
     names = []
     for chosen, points in ((None, results[:1]), (best, results)):
-        written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path)
+        written = write_all(SPACE, points, chosen, tmp_path)
         names.append([path.name for path in written])
         assert all(path.exists() for path in written)
     whole = ["points.csv", "best.yaml", "report.html"]
