@@ -3,7 +3,7 @@
 import errno
 import inspect
 import typing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
@@ -141,7 +141,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "eval_points": "both",
         "finetune": Finetune(epochs=2, lr=0.5, part="head", of="global"),
         "unseen": "printed",
-        "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
+        "cell": Cell(table="mine", row="FedAvg", column="N=3", changed=["rounds=7"]),
     }
     objects = {"method", "data", "training", "sampling", "engine", "output"}
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
@@ -672,9 +672,9 @@ def test_a_dotted_name_below_no_options_is_refused(settings, tmp_path: Path):
 @pytest.mark.parametrize("changed", [["net=LeNet", "rounds=1"], ["net=LeNet"]])
 def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
     run = tmp_path / "run"
-    small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
+    small(run, rounds=1, cell=Cell(table="t1", row="FedAvg", column="even", changed=changed)).run()
     for going_on in (resumed(run), resumed(run, {"rounds": 1})):
-        assert going_on.settings.cell == Cell("t1", "FedAvg", "even", changed)
+        assert going_on.settings.cell == Cell(table="t1", row="FedAvg", column="even", changed=changed)
     resumed(run, {"rounds": 2, "quiet": True}).run()
     cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
     assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=LeNet", "rounds=2"]}
