@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import pickle
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +20,10 @@ from rayfl.engine import BadUpdate
 from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline, InlineWorkers
 from rayfl.engine.session import Session
-from rayfl.engine.travel import Download, RoundResult
+from rayfl.engine.travel import EMPTY_DOWNLOAD, Download, RoundResult, States
 from rayfl.engine.worker import Worker
-from rayfl.methods import Cohort, FedAvg
+from rayfl.evaluation.finetune import Finetune
+from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
@@ -218,6 +220,30 @@ def test_state_moves_and_persists() -> None:
     assert same_bits(there.states[0], stayed.states[0])
 
 
+def test_a_state_moves_before_it_is_tuned() -> None:
+    def tuner() -> Worker:
+        tuning = Finetune(epochs=1, of="personal")
+        return Worker(plan(method=Ditto(), finetune=tuning), data())
+
+    def tuned(worker: Worker, *states: States) -> float | None:
+        found = worker.finetune(1, download, [(0,)], ("test",), EMPTY_DOWNLOAD, (), *states)
+        return found[0]["test"]["finetuned"].loss
+
+    here = tuner()
+    download = Download({"weights": here.initial}, {})
+    assert (untrained := tuned(here)) is not None
+    here.train(0, download, [(0,)])
+    expected = tuned(here)
+    assert tuned(tuner(), here.hand_over([0])) == expected != untrained
+
+
+def test_the_time_of_a_chunk_is_divided_by_samples() -> None:
+    """The next round's placement goes by it."""
+    _, _, result = train(plan(), [(0,), (1, 2), (5,)])
+    twelve, seventeen, five = (result.seconds[group] for group in [(0,), (1, 2), (5,)])
+    assert (twelve / five, seventeen / five) == pytest.approx((12 / 5, 17 / 5))
+
+
 def test_what_one_client_receives_besides() -> None:
     class Personal(FedAvg):
         async def local_update(self, client: Any, state: Any, down: Any) -> Any:
@@ -380,3 +406,22 @@ def blocks_given_back(net: str) -> int:
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
         assert pool.apply(blocks_given_back, (net,)) == given_back
+
+
+@pytest.mark.parametrize("name", ["ClientActor", "ServerActor"])
+def test_an_actor_has_a_name_and_leaves_ctrl_c_to_the_driver(name: str) -> None:
+    pytest.importorskip("ray")
+    from rayfl.engine import actors
+
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        torch.set_default_dtype(torch.float64)
+        actor = getattr(actors, name)("mine", plan(), data(), *([0.0] if name == "ClientActor" else []))
+        assert repr(actor).startswith("mine ")
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert torch.get_default_dtype() is torch.float32
+        actor._defaults.__exit__(None, None, None)
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        torch.set_default_dtype(torch.float32)
