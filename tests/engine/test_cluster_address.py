@@ -37,6 +37,16 @@ def nobody() -> Iterator[str]:
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
+@pytest.mark.parametrize(("labels", "seconds"), [({}, 0.0), ({cluster.NODE_GROUP: "workers"}, 600.0)])
+def test_how_long_a_run_waits_for_room(
+    labels: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default only where Ray can add hosts."""
+    monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Labels": {}}, {"Labels": labels}])
+    assert cluster.wait_seconds("auto") == seconds
+    assert cluster.wait_seconds(7.0) == 7.0
+
+
 def test_an_address_that_nobody_asked_for_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

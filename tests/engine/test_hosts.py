@@ -14,13 +14,14 @@ import pytest
 import rayfl
 from rayfl import Ray
 from rayfl.errors import Conflict
+from rayfl.record.folder import sources_in
 from tests.support.federations import small
 from tests.support.refusals import refused
 
 ray: Any = pytest.importorskip("ray")
 
 from rayfl.engine import ray_workers  # noqa: E402
-from rayfl.engine.hosts import ask_hosts, compare_hosts  # noqa: E402
+from rayfl.engine.hosts import ask_hosts, compare_hosts, software_here  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
 USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
@@ -38,6 +39,10 @@ def test_a_host_on_which_numbers_would_be_others(name: str, caplog: pytest.LogCa
     with refused(Conflict, "a") if name == "rayfl" else nullcontext():
         compare_hosts(USUAL, same)
     assert len(caplog.records) == (name == "torch")
+
+
+def test_the_sources_of_a_host_are_those_of_its_package() -> None:
+    assert software_here()["rayfl"] == f"sources {sources_in(rayfl.ROOT)}"
 
 
 def test_a_host_is_asked_once(ray_runtime: str) -> None:

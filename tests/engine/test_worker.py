@@ -19,9 +19,11 @@ from rayfl.data import ClientData, FederatedData
 from rayfl.engine import BadUpdate
 from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline, InlineWorkers
+from rayfl.engine.server import Server
 from rayfl.engine.session import Session
 from rayfl.engine.travel import EMPTY_DOWNLOAD, Download, RoundResult, States
 from rayfl.engine.worker import Worker
+from rayfl.errors import Missing
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.nets import SplitNet
@@ -355,6 +357,30 @@ def test_nothing_changes_where_nobody_took_part() -> None:
         result = session.train(0, [(2,)])
         assert result.ids == []
         assert here.server.state is before
+
+
+def test_a_server_computes_with_the_threads_of_its_engine() -> None:
+    before = torch.get_num_threads()
+    try:
+        Server(plan(threads=before + 1), data())
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_a_worker_prepares_its_gpu(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[bool, bool]] = []
+
+    def prepare(deterministic: bool, tf32: bool) -> None:
+        given.append((deterministic, tf32))
+        raise Missing("engine.device", "is not there")
+
+    monkeypatch.setattr("rayfl.engine.worker.prepare_gpu", prepare)
+    made = plan(training=Training(precision=precision))
+    with refused(Missing, "engine.device"):
+        Worker(replace(made, engine=replace(made.engine, device="cuda", deterministic=True)), data())
+    assert given == [(True, precision == "tf32")]
 
 
 def test_threads_are_given_back() -> None:
