@@ -183,6 +183,22 @@ def test_what_a_run_leaves_that_ends_by_itself() -> None:
         assert run.left(family, shared) == []
 
 
+def test_the_folder_of_a_command_comes_last_in_actors_too(tmp_path: Path) -> None:
+    """A file in it with the name of a library does not take the library's place."""
+    here, script = tmp_path / "here", tmp_path / "bin" / "rayfl"
+    here.mkdir()
+    script.parent.mkdir()
+    script.write_text("from rayfl.__main__ import main\nraise SystemExit(main())\n")
+    (here / "wave.py").write_text("raise RuntimeError('this is no library')\n")
+    (here / "mine.py").write_text(
+        "import wave\nfrom rayfl.methods import FedAvg\n\n\nclass Mine(FedAvg):\n"
+        "    def init_client(self, client):\n        return {'file': len(wave.__file__)}\n"
+    )
+    command = [sys.executable, str(script), "run", *SMALLEST, "--method", "mine.Mine", "--rounds", "1"]
+    done = subprocess.run([*command, "--quiet", "true"], cwd=here, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_a_killed_driver_leaves() -> None:
     with started("--rounds", "100000") as run:
         family = under_way(run)

@@ -49,6 +49,19 @@ from tests.support.refusals import refused  # noqa: E402
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
 
+def test_a_cluster_is_left_where_the_data_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: Any) -> None:
+        raise MemoryError
+
+    left: list[Any] = []
+    monkeypatch.setattr(cluster.Cluster, "put_data", is_full)
+    monkeypatch.setattr(cluster.Cluster, "close", left.append)
+    session = object.__new__(ray_workers.RayEngineSession)
+    with pytest.raises(MemoryError):
+        session.share_data(Synthetic(train=20, test=10, partition=IID()).federate(2, 0), {})
+    assert left == [session]
+
+
 @dataclass
 class Closed:
     """What a session's workers were when they were stopped."""
