@@ -55,7 +55,7 @@ def test_a_cluster_is_left_where_the_data_do_not_fit(monkeypatch: pytest.MonkeyP
 
     left: list[Any] = []
     monkeypatch.setattr(cluster.Cluster, "put_data", is_full)
-    monkeypatch.setattr(cluster.Cluster, "close", left.append)
+    monkeypatch.setattr(cluster.Cluster, "close", lambda cluster: left.append(cluster))
     session = object.__new__(ray_workers.RayEngineSession)
     with pytest.raises(MemoryError):
         session.share_data(Synthetic(train=20, test=10, partition=IID()).federate(2, 0), {})
