@@ -23,8 +23,8 @@ from rayfl.settings.description import display_name
 from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.files import write_file
 from rayfl.system.text import csv_cell, one_line
-from rayfl.tune.scores import validation_score
 from rayfl.tune.space import SearchPoint, Space, display_value
+from rayfl.tune.trial import validation_score
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,8 +25,8 @@ from rayfl.tune.outcome import (
     write_best,
     write_points,
 )
-from rayfl.tune.scores import RoundScores, validation_score
 from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.trial import RoundScores, validation_score
 from tests.support.federations import small
 from tests.support.records import write_run
 

@@ -1,8 +1,12 @@
-"""`EmbeddedDigits`: a multi-domain digits task made from what scikit-learn and matplotlib bring along."""
+"""`EmbeddedDigits`: a multi-domain digits task made from what scikit-learn and matplotlib bring along.
 
-from collections.abc import Callable
+Below it is what all data sets of digits share.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -11,7 +15,6 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, use_cache
-from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.randomness import numpy_generator
 
 DOMAINS = ("handwriting", "photo", "inverted", "printed", "lowres")
@@ -207,3 +210,48 @@ def _patches(n: int, origin: int, rng: np.random.Generator) -> np.ndarray:
     x = rng.integers(left, right - SIDE + 1, size=n)
     patches = np.stack([photos[p, b : b + SIDE, a : a + SIDE] for p, b, a in zip(which, y, x)])
     return patches.transpose(0, 3, 1, 2) / 255
+
+
+# ---- what all data sets of digits share
+
+
+class Part(NamedTuple):
+    """Images of one domain and one part of the published division.
+
+    Attributes:
+        images: uint8 [n, ...].
+        labels: [n], whole numbers from 0 to 9.
+        domain: number of the domain.
+        origin: TRAIN, VAL, TEST or UNUSED.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    domain: int
+    origin: int
+
+
+def join_labels(parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    """Return ``labels``, ``domains`` and ``origin`` of all parts, one after the other, as in `Dataset`."""
+    sizes = [len(part.labels) for part in parts]
+    return {
+        "labels": np.concatenate([part.labels for part in parts]).astype(np.int64),
+        "domains": np.repeat(np.array([part.domain for part in parts], np.int64), sizes),
+        "origin": np.repeat(np.array([part.origin for part in parts], np.uint8), sizes),
+    }
+
+
+def digit_dataset(
+    images: np.ndarray, arrays: Mapping[str, np.ndarray], domain_names: tuple[str, ...]
+) -> Dataset:
+    """Return images, uint8 [N, 3, H, W], with what ``join_labels`` returns, normalised to -1 to 1."""
+    return Dataset(
+        inputs=images,
+        labels=arrays["labels"],
+        domains=arrays["domains"],
+        origin=arrays["origin"],
+        class_names=tuple("0123456789"),
+        domain_names=domain_names,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+    )

@@ -14,7 +14,6 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.readers.cache import Decoded, checksum, use_cache
-from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.data.readers.files import (
     REPLACE,
     FileData,
@@ -27,6 +26,7 @@ from rayfl.data.readers.files import (
 )
 from rayfl.data.readers.images import read_image, scale_images, stack_all
 from rayfl.data.readers.tables import read_arrays
+from rayfl.data.sets.digits import Part, digit_dataset, join_labels
 from rayfl.data.sets.folders import plain_name, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import BadValue, Conflict, UserError

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
-from rayfl.data.readers.digits import Part, digit_dataset, join_labels
 from rayfl.data.readers.files import REPLACE, Published, Read, images_and_labels, is_there, read_packed
 from rayfl.data.readers.images import scale_images
+from rayfl.data.sets.digits import Part, digit_dataset, join_labels
 from rayfl.system.files import explain_decode_errors, explain_read_errors
 
 
