@@ -50,6 +50,10 @@ class Users(FedAvg):
         self.names = [name.lower() for name in names or []]
 
 
+def cell(changed: Any) -> Cell:
+    return Cell(table="a", row="b", column="c", changed=changed)
+
+
 # what is called with which argument -> what is wrong, and where
 BAD: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] = [
     (Training, {"lr": "x"}, BadValue, "training.lr"),
@@ -109,7 +113,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] = [
     (Federation, {"loggers": ["wandb", 1]}, BadValue, "loggers"),
     (Federation, {"quiet": "no"}, BadValue, "quiet"),
     (Federation, {"cell": {"table": "a"}}, BadValue, "cell"),
-    (Federation, {"cell": Cell("a", "b", "c", 3)}, BadValue, "cell.changed"),
+    (cell, {"changed": 3}, BadValue, "cell.changed"),
     (Inline, {"threads": "2"}, BadValue, "engine.threads"),
     (Inline, {"threads": None}, BadValue, "engine.threads"),
     (Inline, {"stack": 0.5}, BadValue, "engine.stack"),

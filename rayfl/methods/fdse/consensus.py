@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -187,6 +186,8 @@ def _import_cvxpy() -> Any:
     """
     state = np.random.get_state()  # noqa: NPY002
     try:
-        return importlib.import_module("cvxpy")
+        import cvxpy
+
+        return cvxpy
     finally:
         np.random.set_state(state)  # noqa: NPY002
