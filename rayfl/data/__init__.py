@@ -27,21 +27,12 @@ from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
-from rayfl.settings.base import classes_by_name
 
 __all__ = [
-    "SPLITS",
-    "TEST",
-    "TRAIN",
-    "UNUSED",
-    "VAL",
-    "ClientData",
-    "Data",
-    "Dataset",
-    "FederatedData",
-    "FileData",
-    "Partition",
+    "CIFAR10", "CIFAR100", "IID", "MNIST", "PACS", "SPLITS", "TEST", "TRAIN", "UNUSED", "USPS", "VAL",
+    "ArrayFiles", "Arrays", "ByUser", "ClientData", "Data", "Dataset", "DigitsFive", "Dirichlet",
+    "DomainDirichlet", "DomainNet", "DomainPerClient", "EmbeddedDigits", "FederatedData", "FileData",
+    "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "OfficeCaltech10", "Pachinko",
+    "Partition", "Pathological", "Superclass", "Synthetic", "TorchvisionData", "WriterDigits",
     "from_torchvision",
-    *classes_by_name(globals(), Data),
-    *classes_by_name(globals(), Partition),
-]
+]  # fmt: skip
