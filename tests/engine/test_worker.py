@@ -350,6 +350,19 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
     assert list(kept) == [0, 1, 2, 3, 20, 21, 39]
 
 
+def test_the_models_of_a_session_are_those_that_it_scores() -> None:
+    session, here = opened(plan(method=Ditto()))
+    with session:
+        session.train(0, [(0, 1)])
+        models = session.models(1, {0, 1})
+        x, y = models.batch(0)
+        right = {view: int((z.argmax(1) == y).sum()) for view, z in models.scores(0, x).items()}
+        scored = session.evaluate(0, [0], ("test",))[0]["test"]
+        assert right == {view: score.correct for view, score in scored.items()}
+        assert same_bits(models._server.state, here.server.state)
+        assert models._worker.states.keys() == {0, 1}
+
+
 def test_nothing_changes_where_nobody_took_part() -> None:
     session, here = opened(plan())
     with session:
