@@ -23,7 +23,7 @@ from rayfl.engine.server import Server
 from rayfl.engine.session import Session
 from rayfl.engine.travel import EMPTY_DOWNLOAD, Download, RoundResult, States
 from rayfl.engine.worker import Worker
-from rayfl.errors import Missing
+from rayfl.errors import BadCode, Missing
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.nets import SplitNet
@@ -255,6 +255,18 @@ def test_what_one_client_receives_besides() -> None:
     accumulated, _ = worker.train(0, Download({"weights": worker.initial}, {1: {"factor": 3.0}}), [(0, 1)])
     expected = worker.initial * ((12 + 3 * 17) / 29)
     assert close(combine(worker.method.uploads, [accumulated])["weights"], expected, 1e-12)
+
+
+def test_what_a_client_receives_besides_may_not_be_changed() -> None:
+    class Changes(FedAvg):
+        async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+            if "own" in down:
+                down["own"].add_(1.0)
+            return {"weights": down["weights"]}, state
+
+    worker = Worker(plan(method=Changes()), data())
+    with refused(BadCode, "Changes.local_update"):
+        worker.train(0, Download({"weights": worker.initial}, {1: {"own": torch.ones(2)}}), [(0, 1)])
 
 
 def test_results_merge_in_the_order_of_clients() -> None:
