@@ -165,7 +165,7 @@ def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round:
             rounds=2,
             on_bad_update="drop",
         ).run()
-        scores = result.history.score("after_training", "personal", "test")
+        scores = result.history.scores["after_training", "personal", "test"]
         assert scores is not None
         found.append(scores)
     assert found[0].correct[-1].tolist() == found[1].correct[-1].tolist()
@@ -176,7 +176,7 @@ def test_a_run_whose_losses_are_huge_has_records(tmp_path: Path) -> None:
     """Of losses above 1e280 no mean can be taken: they are recorded as undefined."""
     training = Training(lr=1e30, epochs=2, precision="float64", batch_size=1000)
     settings: dict[str, Any] = {"method": Local(), "rounds": 1, "training": training}
-    scores = small(tmp_path / "run", **settings).run().history.score("after_aggregation", "personal", "test")
+    scores = small(tmp_path / "run", **settings).run().history.scores["after_aggregation", "personal", "test"]
     assert scores is not None
     assert np.isnan(scores.loss).sum() > 0
     assert np.nanmax(scores.loss) < 1e280

@@ -21,12 +21,14 @@ class Run(ABC):
         rounds: how many it will have.
         protocol: its evaluation protocol.
         population: its clients.
+        engine: the line of ``engine.jsonl`` of the last round.
     """
 
     path: Path
     rounds: int
     protocol: Protocol
     population: Population
+    engine: Mapping[str, Any]
 
     @abstractmethod
     def records(self) -> Iterator[dict[str, Any]]:

@@ -123,7 +123,7 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
 
     None where the part of the data has not been scored.
     """
-    scores = history.score(point, view, split)
+    scores = history.scores.get((point, view, split))
     if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
     return scores.where_counted(history.first <= scores.rounds[:, None])

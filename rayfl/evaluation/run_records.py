@@ -42,14 +42,18 @@ class RunRecords(DisplayMixin):
         """Read a run folder; a run that was stopped gives the rounds that it completed."""
         folder = Path(folder)
         check_is(folder, "run")
-        config = read_config(folder)
-        history = read_history(folder)
+        config, history = read_config(folder), read_history(folder)
         if len(history.rounds) > config["rounds"]:
             raise Damaged(
                 folder / METRICS,
                 f"has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: {config['rounds']}; "
                 "restore both from a copy",
             )
+        return cls.of(folder, config, history)
+
+    @classmethod
+    def of(cls, folder: Path, config: dict[str, Any], history: History) -> Self:
+        """Return the records of a run with the summary that its configuration asks for."""
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 
     def scored(self, **headline: str | None) -> Self:

@@ -38,7 +38,6 @@ from rayfl.record.history import (
     Population,
     checked_lines,
     complete_lines,
-    read_population,
 )
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system import files
@@ -132,11 +131,16 @@ class RunFolder:
 
     A record has left this process when the call that writes it returns: a killed run keeps all rounds up to
     its last one.
+
+    Attributes:
+        path: the folder.
+        population: the clients of the run, once its ``partition.json`` is written.
     """
+
+    population: Population
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._population: Population | None = None
 
     @classmethod
     def create(cls, path: str | Path, config: str, **code: Mapping[str, str]) -> RunFolder:
@@ -191,25 +195,18 @@ class RunFolder:
                 ``pool`` what :class:`~rayfl.record.checks.Contents` reads; anything else that JSON can hold
                 is kept with it.
         """
-        self._population = Population.from_partition(partition)
+        self.population = Population.from_partition(partition)
         write_file(self.path / PARTITION, _json(partition))
         files.disk.sync_folder(self.path)  # before there are lines, which cannot be read without it
 
-    @property
-    def population(self) -> Population:
-        """The clients of the run, from ``partition.json``."""
-        if self._population is None:
-            self._population = read_population(self.path)
-        return self._population
-
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Append the record of one round to ``metrics.jsonl``.
+    def append_metrics(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Append the record of one round to ``metrics.jsonl``; return it as it is written.
 
         JSON has no NaN and no infinity: such a value is written as null, and the line gets a list
         ``not_finite`` that names it and says what it was. The keys are sorted, so equal records are equal
         bytes.
         """
-        self._append(METRICS, record)
+        return self._append(METRICS, record)
 
     def append_engine(self, record: Mapping[str, Any]) -> None:
         """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""
@@ -242,7 +239,7 @@ class RunFolder:
             kept: returns whether the evaluation of a round stays.
         """
         lines = [
-            line if kept(record["round"]) else f"{_line(_without_evaluation(record))}\n".encode()
+            line if kept(record["round"]) else f"{_line(_without_evaluation(record))[0]}\n".encode()
             for line, record in checked_lines(self.path)
         ]
         write_file(self.path / METRICS, b"".join(lines))
@@ -256,8 +253,10 @@ class RunFolder:
         write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
 
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        append_to_file(self.path / name, (_line(record) + "\n").encode())
+    def _append(self, name: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        line, written = _line(record)
+        append_to_file(self.path / name, f"{line}\n".encode())
+        return written
 
 
 def _without_evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,14 +340,14 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    """Return the record as one JSON line without its line end."""
+def _line(record: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the record as one JSON line without its line end, and what it says."""
     try:
-        return _json(record)
+        return _json(record), record
     except ValueError:
         found: list[str] = []
-        cleaned = _finite(record, "", found)
-        return _json({**cleaned, "not_finite": sorted(found)})
+        cleaned = {**_finite(record, "", found), "not_finite": sorted(found)}
+        return _json(cleaned), cleaned
 
 
 def _finite(value: Any, path: str, found: list[str]) -> Any:

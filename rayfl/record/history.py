@@ -3,7 +3,6 @@
 The records of a run count rounds from 0.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -134,7 +133,8 @@ class History(DisplayMixin):
         first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
         used: round with an evaluation -> int64 [n], the clients whose update it used.
         untrained: round -> the clients that it scored before they had trained, see ``records.md``.
-        scores: (point, view, split) -> scores.
+        scores: (point, view, split) -> scores; after training only the cohort has new ones, and for other
+            clients the record has the latest.
         not_finite: number of values that were NaN or infinite; the record has null for them.
     """
 
@@ -154,50 +154,63 @@ class History(DisplayMixin):
     @classmethod
     def build(cls, population: Population, records: Iterable[Mapping[str, Any]]) -> "History":
         """Collect the records of a run, in the order of their rounds."""
-        history = cls(population)
-        history.first = np.full(len(population), NEVER)
-        history.times = np.zeros(len(population), np.int64)
-        gathered: dict[tuple[str, str, str], tuple[list[int], list[dict[str, np.ndarray]]]] = {}
-        for record in records:
-            history.rounds.append(round_totals(record))
-            history.not_finite += len(record.get("not_finite", ()))
-            used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
-            history.times[used] += 1
-            history.first[used] = np.minimum(history.first[used], record["round"])
-            if "evaluation" in record:
-                history.used[record["round"]] = used
-                history.untrained[record["round"]] = record.get("untrained", {})
-            for key, score in evaluations(record, len(population)):
-                rounds, rows = gathered.setdefault(key, ([], []))
-                rounds.append(record["round"])
-                # A view without a cross-entropy may say null once for all its clients.
-                rows.append(
-                    {
-                        name: np.broadcast_to(np.array(values, dtype=np.float64), len(population))
-                        for name, values in score.items()
-                    }
-                )
-        unknown = np.full(len(population), np.nan)
-        for key, (rounds, rows) in gathered.items():
-            names = dict.fromkeys(name for row in rows for name in row)
-            columns = {name: np.array([row.get(name, unknown) for row in rows]) for name in names}
-            correct, loss = columns.pop("correct"), columns.pop("loss")
-            samples = population.samples[key[2]]
-            history.scores[key] = Scores(np.array(rounds), correct, loss, samples, columns)
-        return history
-
-    def score(self, point: str, view: str, split: str) -> Scores | None:
-        """Return the scores to be averaged; None: there are none.
-
-        After training only the cohort has new scores; for other clients the record has the latest ones.
-        """
-        return self.scores.get((point, view, split))
+        return HistoryBuilder(population, records).history()
 
     def views(self) -> list[tuple[str, str]]:
         """Return all (point, view) with scores on test data, in a fixed order."""
         order = {"personal": "0", "global": "1"}
         found = {(point, view) for point, view, split in self.scores if split == "test"}
         return sorted(found, key=lambda pv: (pv[0], order.get(pv[1], "2" + pv[1])))
+
+
+class HistoryBuilder:
+    """Collects the records of a run, also while it goes on.
+
+    Args:
+        population: its clients.
+        records: of its first rounds.
+    """
+
+    def __init__(self, population: Population, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        clients = len(population)
+        self._history = History(population, times=np.zeros(clients, np.int64), first=np.full(clients, NEVER))
+        self._rows: dict[tuple[str, str, str], tuple[list[int], list[dict[str, np.ndarray]]]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add the record of the next round."""
+        history, clients = self._history, len(self._history.population)
+        history.rounds.append(round_totals(record))
+        history.not_finite += len(record.get("not_finite", ()))
+        used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
+        history.times[used] += 1
+        history.first[used] = np.minimum(history.first[used], record["round"])
+        if "evaluation" in record:
+            history.used[record["round"]] = used
+            history.untrained[record["round"]] = record.get("untrained", {})
+        for key, score in evaluations(record, clients):
+            rounds, rows = self._rows.setdefault(key, ([], []))
+            rounds.append(record["round"])
+            # A view without a cross-entropy may say null once for all its clients.
+            rows.append(
+                {
+                    name: np.broadcast_to(np.array(values, dtype=np.float64), clients)
+                    for name, values in score.items()
+                }
+            )
+
+    def history(self) -> History:
+        """Return the records so far; those that are added later change it."""
+        population = self._history.population
+        unknown = np.full(len(population), np.nan)
+        for key, (rounds, rows) in self._rows.items():
+            names = dict.fromkeys(name for row in rows for name in row)
+            columns = {name: np.array([row.get(name, unknown) for row in rows]) for name in names}
+            correct, loss = columns.pop("correct"), columns.pop("loss")
+            samples = population.samples[key[2]]
+            self._history.scores[key] = Scores(np.array(rounds), correct, loss, samples, columns)
+        return self._history
 
 
 def evaluations(
@@ -320,8 +333,6 @@ def read_population(folder: Path) -> Population:
 
 def read_history(folder: Path) -> History:
     """Read the records of a run folder; a run without a completed round may lack ``partition.json``."""
-    records = read_records(folder)
-    first = next(records, None)
-    if first is None:
-        return History(Population.without_clients())
-    return History.build(read_population(folder), itertools.chain([first], records))
+    known = (folder / PARTITION).is_file()
+    population = read_population(folder) if known else Population.without_clients()
+    return History.build(population, read_records(folder))

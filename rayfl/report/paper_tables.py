@@ -254,7 +254,7 @@ def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | 
     recorded = run.history.views()
     for point in what.points:
         view = run.protocol.headline_view({name for at, name in recorded if at == point})
-        scores = run.history.score(point, view, "test") if view else None
+        scores = run.history.scores.get((point, view, "test")) if view else None
         if scores is None:
             continue
         rows = [row for round, row in zip(scores.rounds, scores.correct) if int(round) in rounds]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,40 @@ WRITTEN = 1_000
 WORST = 5
 
 
-def run_page(result: RunRecords, over: bool = True) -> str:
+@dataclass(frozen=True)
+class Circumstances:
+    """What the page of a run shows beside its settings and scores.
+
+    Attributes:
+        partition: the content of ``partition.json``; None: there is none.
+        environment: of ``environment.json``.
+        engine: the engine's record of each round.
+        warnings: of the log.
+    """
+
+    partition: Mapping[str, Any] | None
+    environment: Mapping[str, Any]
+    engine: list[Mapping[str, Any]]
+    warnings: dict[str, None]
+
+    @classmethod
+    def read(cls, folder: Path) -> Circumstances:
+        """Read them in a run folder."""
+        partition = read_partition(folder) if (folder / PARTITION).is_file() else None
+        return cls(partition, read_environment(folder), engine_lines(folder), log_warnings(folder))
+
+
+def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
     """Return the page of a run.
 
     Args:
         result: its records so far.
-        over: whether the run has ended, complete or not.
+        live: of a run in progress; None: the run has ended, complete or not, and its folder says it.
     """
     config, summary = flatten_config(result.config, shown=True), result.summary
-    partition = read_partition(result.folder) if (result.folder / PARTITION).is_file() else None
-    engine = engine_lines(result.folder)
-    running = not over and not result.complete
+    known = live or Circumstances.read(result.folder)
+    partition, engine = known.partition, known.engine
+    running = live is not None and not result.complete
     accuracies = _last_accuracies(result)
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
@@ -66,7 +90,7 @@ def run_page(result: RunRecords, over: bool = True) -> str:
         state=_state(result, engine, running),
         cards_of_run=_cards(result, engine),
         sentences=[one_line(text) for text in sentences(summary)],
-        notes=_notes(result),
+        notes=[*_notes(result), *list_warnings(known.warnings)],
         accuracies=_accuracies(result),
         printed=_beside_printed(result),
         curves=_curves(result),
@@ -79,11 +103,11 @@ def run_page(result: RunRecords, over: bool = True) -> str:
         cost=_cost(result, engine),
         times=_times(engine),
         settings=_pair_sheet("Configuration", config),
-        environment=_pair_sheet("Environment", flatten_config(read_environment(result.folder))),
+        environment=_pair_sheet("Environment", flatten_config(known.environment)),
     )
 
 
-def engine_lines(folder: Path) -> list[dict[str, Any]]:
+def engine_lines(folder: Path) -> list[Mapping[str, Any]]:
     """Return the engine's record of each round, without lines about processes that died."""
     path = folder / ENGINE
     return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
@@ -130,18 +154,21 @@ def _notes(result: RunRecords) -> list[str]:
         )
     if summary["dropped"]:
         notes.append(f"Dropped updates: {summary['dropped']}.")
-    return [*notes, *log_warnings([result.folder])]
+    return notes
 
 
-def log_warnings(folders: Iterable[Path], most: int = 20) -> list[str]:
-    """Return the warnings in the logs of runs, each once."""
-    found: dict[str, None] = {}
-    for path in (folder / LOG for folder in folders if (folder / LOG).is_file()):
-        with explain_read_errors(path), open_file(path) as file:
-            lines = [line.decode(errors="replace").rstrip("\n") for line in file]
-        found |= dict.fromkeys(
-            one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line
-        )
+def log_warnings(folder: Path) -> dict[str, None]:
+    """Return the warnings in the log of a run, each once."""
+    path = folder / LOG
+    if not path.is_file():
+        return {}
+    with explain_read_errors(path), open_file(path) as file:
+        lines = [line.decode(errors="replace").rstrip("\n") for line in file]
+    return dict.fromkeys(one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line)
+
+
+def list_warnings(found: Mapping[str, None], most: int = 20) -> list[str]:
+    """Return the first warnings, and where the others are."""
     more = [f"{len(found) - most} more warnings are in {LOG}."] if len(found) > most else []
     return [*list(found)[:most], *more]
 

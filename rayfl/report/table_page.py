@@ -25,7 +25,7 @@ from rayfl.report.page import (
 )
 from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
 from rayfl.report.printed import Printed
-from rayfl.report.run_page import engine_lines, log_warnings
+from rayfl.report.run_page import engine_lines, list_warnings, log_warnings
 from rayfl.report.text import clock, number, size
 from rayfl.system.text import one_line
 
@@ -51,6 +51,7 @@ def table_page(
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
+    logged = {text: None for folder in folders for text in log_warnings(folder)}
     return render(
         "table.html",
         title=one_line(title),
@@ -60,7 +61,7 @@ def table_page(
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
-        notes=[one_line(text) for text in [*warnings_of(entries), *_drop_note(runs)]] + log_warnings(folders),
+        notes=[one_line(text) for text in [*warnings_of(entries), *_drop_note(runs)]] + list_warnings(logged),
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),

@@ -370,12 +370,13 @@ class Rounds(Run):
             trained = time.perf_counter()
             self.latest.keep(result.scores)
             record = self._round_record(round, result, evaluates)
-            self.folder.append_metrics(record)
+            line = self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
-            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
+            self.engine = {"round": round, **times, **asdict(session.system_metrics)}
+            self.folder.append_engine(self.engine)
             log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
-            over = [callback.after_round(self, record) for callback in self.callbacks]
+            over = [callback.after_round(self, line) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = settings.checkpoint_every
             at_end = every or start  # a run that has gone on from a checkpoint would do so again

@@ -80,7 +80,7 @@ def test_a_longer_run_is_evaluated_as_if_never_stopped(tmp_path: Path, point: An
     small(tmp_path / "split", **settings, rounds=3).run()
     found = resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
-    scores = found.history.score("after_aggregation", "global", "test")
+    scores = found.history.scores["after_aggregation", "global", "test"]
     assert scores is not None
     assert scores.rounds.tolist() == [1, 3]
 

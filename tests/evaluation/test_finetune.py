@@ -182,7 +182,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_every_method(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, LeNet()), "rounds": 1}
     result = small(tmp_path, **settings, finetune=Finetune(epochs=1)).run()
-    scores = result.history.score("after_aggregation", "finetuned", "test")
+    scores = result.history.scores["after_aggregation", "finetuned", "test"]
     assert scores is not None
     assert np.isfinite(scores.loss[0][scores.samples > 0]).all()
     assert result.summary["headline"]["view"] == "personal"

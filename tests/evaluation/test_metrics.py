@@ -172,7 +172,7 @@ def test_scores_after_training_are_averaged_as_recorded():
 
 def test_gaps_between_scores_stay():
     history = History.build(people([10, 10]), [line(0, [5, 5]), line(1, [None, 6])])
-    scores = history.score("after_aggregation", "personal", "test")
+    scores = history.scores["after_aggregation", "personal", "test"]
     np.testing.assert_array_equal(scores.correct, [[5, 5], [np.nan, 6]])
 
 
@@ -328,7 +328,7 @@ def test_a_headline_without_domains_has_no_mean_of_them():
 def test_a_view_may_have_no_loss_at_all():
     made = line(0, [5, 5])
     made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"] = None
-    scores = History.build(people([10, 10]), [made]).score("after_aggregation", "personal", "test")
+    scores = History.build(people([10, 10]), [made]).scores["after_aggregation", "personal", "test"]
     assert np.isnan(scores.loss).tolist() == [[True, True]]
     np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
 

@@ -17,7 +17,7 @@ from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.report.page import PAGE, Line, Sheet, heat_map, histogram, line_chart, render, ticks, write_page
 from rayfl.report.paper_tables import compare
-from rayfl.report.run_page import run_page
+from rayfl.report.run_page import Circumstances, run_page
 from rayfl.report.table_page import table_page
 from rayfl.running.result import Result
 from tests.support.federations import small
@@ -109,7 +109,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     result = Result.load(write_run(tmp_path / "run", stop_after=4))
     assert "Stopped: 4 of 10 rounds" in run_page(result)
-    going_on = run_page(result, over=False)
+    going_on = run_page(result, Circumstances.read(result.folder))
     assert "Running: 4 of 10 rounds, about 0:00:03 left" in going_on
     assert 'http-equiv="refresh"' in going_on
     assert "Lowest test accuracy: client" in going_on

@@ -48,8 +48,8 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
         found = []
         for folder in folders:
             run = Result.load(folder)
-            accuracy = 100 * run.history.score("after_aggregation", "personal", "test").accuracy
-            place = list(run.history.score("after_aggregation", "personal", "test").rounds).index(
+            accuracy = 100 * run.history.scores["after_aggregation", "personal", "test"].accuracy
+            place = list(run.history.scores["after_aggregation", "personal", "test"].rounds).index(
                 run.summary["headline"]["rounds"][0]
             )
             domains = [name.lower() for name in ("Amazon", "Caltech", "DSLR", "WebCam")]

@@ -194,7 +194,7 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
     if protocol.choose == "best_val":
         assert each[chosen[0]] == max(each)
     point = run.summary["headline"]["point"]
-    val = run.history.score(point, run.summary["headline"]["view"], "val")
+    val = run.history.scores[point, run.summary["headline"]["view"], "val"]
     ever = (run.history.first <= np.arange(len(run.history.rounds))[:, None]) | (
         not run.protocol.trained_only
     )

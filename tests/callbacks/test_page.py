@@ -1,0 +1,73 @@
+"""The page of a run in progress."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl.evaluation.run_records import RunRecords
+from rayfl.report.run_page import Circumstances, run_page
+from tests.support.federations import Poisoned, small
+
+_opened: list[str] | None = None
+
+
+def _note(event: str, values: tuple[Any, ...]) -> None:
+    if event == "open" and _opened is not None and isinstance(values[0], str | os.PathLike):
+        _opened.append(os.fspath(values[0]))
+
+
+@contextmanager
+def opened_files() -> Iterator[list[str]]:
+    """Note the files that are opened: an audit hook cannot be taken away, so it looks whether to."""
+    global _opened
+    _opened = []
+    try:
+        yield _opened
+    finally:
+        _opened = None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _hook() -> None:
+    sys.addaudithook(_note)
+
+
+def _content(page: str) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", page)
+
+
+def test_pages_of_a_run_open_none_of_its_files_and_say_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    pages = 0
+
+    def watched(result: RunRecords, live: Circumstances) -> str:
+        nonlocal pages
+        with opened_files() as found:
+            page = run_page(result, live)
+        opened.extend(found)
+        folder = result.folder
+        with opened_files() as found:
+            read = run_page(RunRecords.load(folder), Circumstances.read(folder))
+        assert any(path.endswith("metrics.jsonl") for path in found)
+        assert _content(page) == _content(read)
+        pages += 1
+        assert ("update of client 2 is dropped" in page) == (len(result.history.rounds) > 1)
+        return page
+
+    monkeypatch.setattr("rayfl.callbacks.page.run_page", watched)
+    monkeypatch.setattr("rayfl.callbacks.page.FIRST", 0.0)
+    monkeypatch.setattr("rayfl.callbacks.page.PAUSE", 0.0)
+    monkeypatch.setattr("rayfl.callbacks.page.SHARE", float("inf"))
+    bad = {"method": Poisoned(), "participation": 1.0, "on_bad_update": "drop", "checkpoint_every": 1}
+    small(tmp_path / "run", rounds=3, **bad).run()
+    small(tmp_path / "elsewhere", rounds=6, **bad).resume(tmp_path / "run").run()
+    assert pages == 2 + 2
+    assert [path for path in opened if str(tmp_path) in path] == []
