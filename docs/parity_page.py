@@ -21,7 +21,7 @@ from rayfl.data import FederatedData
 from rayfl.settings.description import display_name
 from rayfl.training import Exponential
 from tests.methods.forms.cases import CASES
-from tests.methods.forms.parity import SETTINGS, SIZES, Setting, compare
+from tests.methods.forms.parity import OTHER_LOSS, SETTINGS, SIZES, Setting, compare
 from tests.methods.forms.world import World
 
 PAGE = Path(__file__).parent / "parity.md"
@@ -108,7 +108,7 @@ def cell(name: str, setting: str = "shares", execution: str = "loop") -> str:
     """Return the largest differences of what the server holds, what clients keep, and all scores."""
     if (name, setting) in NOT_COMPARED:
         return "not compared"
-    found = compare(name, {**SETTINGS, **FURTHER}[setting], execution)
+    found = compare(name, {**SETTINGS, **FURTHER, "squared errors": OTHER_LOSS}[setting], execution)
     weights = [[found.pop(key)] if key in found else [] for key in ("server", "clients")]
     return ", ".join(map(bound, [*weights, found.values()]))
 
@@ -142,10 +142,10 @@ def rows_of_settings() -> list[list[str]]:
 
 def rows_of_options() -> list[list[str]]:
     """Return a row for each of the further settings."""
-    rows = [["method", "options", "shares, loop"]]
+    rows = [["method", "options", "shares, loop, squared errors"]]
     for name in (name for name in CASES if " " in name):
         method, _, options = name.partition(" ")
-        rows.append([title(method), f"`{options}`", cell(name)])
+        rows.append([title(method), f"`{options}`", cell(name, "squared errors")])
     return rows
 
 

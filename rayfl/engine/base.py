@@ -198,9 +198,13 @@ class Plan:
 
     @property
     def import_paths(self) -> list[str]:
-        """The import paths of nets and metrics in the plan."""
+        """The import paths of nets, metrics and the loss in the plan."""
         nets = (*self.nets, *self.method.architectures.values())
-        names = [*self.metrics, *(net.path if isinstance(net, Module) else net for net in nets)]
+        names = [
+            *self.metrics,
+            self.training.loss,
+            *(net.path if isinstance(net, Module) else net for net in nets),
+        ]
         return [name for name in names if isinstance(name, str) and "." in name]
 
     @property

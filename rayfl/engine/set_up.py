@@ -138,13 +138,13 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
         data: each step takes two of the first samples.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
-    counts, w = torch.zeros(data.dataset.classes), net.initial(plan.seed)
+    counts, w = torch.ones(data.dataset.classes), net.initial(plan.seed)
     first, other = net.rebuilt(), net.rebuilt()  # without changes that a method makes to its nets
 
     def step(net: Net, number: int) -> Fitted:
         samples = torch.arange(2 * number, 2 * number + 2) % len(data.dataset.labels)
         client = Client(number, net, w, examples, samples, counts, plan.training, plan.seed, 0)
-        fit = client.fit(w, net.cross_entropy, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
+        fit = client.fit(w, client.loss, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
         return fit_loop(fit)  # type: ignore[arg-type]
 
     with ignore_trial_errors():

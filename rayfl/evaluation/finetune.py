@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Annotated, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -110,7 +109,11 @@ async def finetune_model(
     twin, w = found
     net = twin if settings.part == "head" else nets[twin]
     start = settings.trains(w, net.names("last_layer", "head"))
-    fitted = await client.fit(start, net.cross_entropy, epochs=settings.epochs, lr=settings.lr)
+
+    def loss(w: Params, batch: Batch, extra: None) -> Tensor:
+        return client.loss_of(net(w, batch.x), batch)
+
+    fitted = await client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
     return lambda x: {FINETUNED: twin(fitted.weights, x)}
 
 
@@ -132,7 +135,7 @@ def _through_scores(
 
     def loss(w: Mapping[str, Params], batch: Batch, extra: None) -> Tensor:
         with inside_loss(batch.key, alone=True):
-            return F.cross_entropy(scores(seen, w, batch.x), batch.y)
+            return client.loss_of(scores(seen, w, batch.x), batch)
 
     pending = client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
     tuned = fit_loop(pending).weights  # type: ignore[arg-type]

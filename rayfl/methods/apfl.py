@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
@@ -44,7 +43,7 @@ class APFL(Method):
 
             def loss(alpha: Tensor) -> Tensor:
                 mixed = mix_models(alpha, nets["own"], nets["received"])
-                return F.cross_entropy(net.eval(mixed, batch.x), batch.y)
+                return client.loss_of(net.eval(mixed, batch.x), batch)
 
             derivative: Tensor = grad(loss)(alpha)
             return derivative
@@ -53,7 +52,7 @@ class APFL(Method):
             """Return F(w) + F(alpha v + (1 - alpha) w), of which v gets the second gradient only (line 8)."""
             w = nets["received"].map(torch.detach)
             mixed = mix_models(alpha, nets["own"], w)
-            return client.cross_entropy(nets["received"], batch) + client.cross_entropy(mixed, batch)
+            return client.loss(nets["received"], batch) + client.loss(mixed, batch)
 
         nets = {"received": down["weights"], "own": state["own"]}
         if self.adaptive:

@@ -67,7 +67,7 @@ class Method(Settings, ABC, place="method"):
 
         class FedAvg(Method):
             async def local_update(self, client, state, down):
-                fitted = await client.fit(down["weights"], client.cross_entropy)
+                fitted = await client.fit(down["weights"], client.loss)
                 return {"weights": fitted.weights}, state
 
     Members come in groups: what a method *must* have, what it *often* overrides, and what it *rarely* does.

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.methods.base import Cohort, Method
@@ -59,10 +58,10 @@ class COPA(Method):
         def loss(w: Params, batch: Batch, others: dict[str, Any]) -> Tensor:
             """CE(H_i z) + sum over j of CE(H_j z), j other than i."""
             z = net.features(w, batch.x)
-            own = F.cross_entropy(net.head(w, z), batch.y)
+            own = client.loss_of(net.head(w, z), batch)
             scores = through_all(others["heads"], z)  # [N, B, classes]
             labels = batch.y.expand(scores.shape[:2])
-            each = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
+            each = client.losses_of(scores.flatten(0, 1), batch._replace(y=labels.flatten()))
             return own + (each.view(labels.shape).mean(1) * others["weight"]).sum()
 
         ids = torch.arange(self.population, device=client.class_counts.device)

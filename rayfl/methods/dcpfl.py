@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
@@ -131,7 +130,7 @@ class DCPFL(Method):
             z = net.features(w, batch.x)
             square = (z - target["means"][batch.y]).square().sum(1)
             distance = (square + EPSILON).sqrt() * target["known"][batch.y]
-            return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
+            return client.loss_of(net.head(w, z), batch) + self.lam * distance.mean()
 
         def centred_moments(w: Params, batch: Batch, mean: Tensor) -> Tensor:
             z = net.eval.features(w, batch.x).double() - mean

@@ -38,10 +38,10 @@ class Ditto(Method):
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train w by FedAvg, and v to minimise h(v; w_t) = F(v) + mu/2 ||v - w_t||^2 (Algorithm 1)."""
         received = down["weights"]
-        w = await client.fit(received, client.cross_entropy, stream=0)
+        w = await client.fit(received, client.loss, stream=0)
         v = await client.fit(
             state["own"],
-            client.cross_entropy,
+            client.loss,
             received.trainable(),
             before_clip=lambda g, v, received: g + self.mu * (v - received),
             stream=0,  # the batches of w

@@ -59,7 +59,7 @@ class FD(Local):
             scores = net(w, batch.x)
             log_q = F.log_softmax(scores, 1)
             distance = -(taught["targets"][batch.y] * log_q).sum(1) * taught["known"][batch.y]
-            return F.cross_entropy(scores, batch.y) + self.gamma * distance.mean()
+            return client.loss_of(scores, batch) + self.gamma * distance.mean()
 
         def class_outputs(w: Params, x: Tensor) -> Tensor:
             return net.eval(w, x).softmax(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
@@ -62,7 +61,7 @@ class FedALA(Method):
                     break
             state["settled"] = True
         start = self._mix_received(state, down["weights"])
-        w = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
+        w = (await client.fit(start, client.loss, stream=0, phase="local")).weights
         return {"weights": w}, {**state, "own": self._upper_names(w), "trained": True}
 
     def _settle_weights(self, losses: list[float]) -> bool:
@@ -78,7 +77,7 @@ class FedALA(Method):
             W, base = models["W"], extra["received"]
             mixed = {n: extra["own"][n] + (base[n] - extra["own"][n]) * W[n] for n in W}
             w = Params({**base.tensors, **models["buffers"].tensors, **mixed}, base.train_names, live=True)
-            return F.cross_entropy(net(w, batch.x), batch.y)
+            return client.loss_of(net(w, batch.x), batch)
 
         def keep_in_unit_range(
             gradients: dict[str, Params], models: dict[str, Params], extra: dict[str, Any]

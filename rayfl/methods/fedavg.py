@@ -18,5 +18,5 @@ class FedAvg(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the received model and send all of it (Algorithm 1, ClientUpdate)."""
-        w = (await client.fit(down["weights"], client.cross_entropy)).weights
+        w = (await client.fit(down["weights"], client.loss)).weights
         return {"weights": w}, state

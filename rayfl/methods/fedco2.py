@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
@@ -142,15 +141,15 @@ class FedCO2(Method):
                 loss = loss + softened_divergence(taught, net(w[m], batch.x), self.kd_temperature)
             return loss
 
-        def foreign_loss(head: Params, z: Tensor, y: Tensor, own: bool | Tensor) -> Tensor:
-            """Return the cross-entropy of features z, [B, d], sent through a foreign classifier.
+        def foreign_loss(head: Params, z: Tensor, batch: Batch, own: bool | Tensor) -> Tensor:
+            """Return the loss of features z, [B, d], sent through a foreign classifier.
 
             In a stack ``own`` is a tensor where the classifier is that of one of its clients: of this one
             nothing goes in, and 0 comes out, whatever the classifier would make of its features.
             """
             if isinstance(own, Tensor):
                 z = z.masked_fill(own, 0)
-            loss = F.cross_entropy(net.eval.head(head, z, cut), y)
+            loss = client.loss_of(net.eval.head(head, z, cut), batch)
             return loss.masked_fill(own, 0) if isinstance(own, Tensor) else loss
 
         def adapt(w: NetWeights, batch: Batch, foreign: dict[str, Any]) -> Tensor:
@@ -158,11 +157,11 @@ class FedCO2(Method):
             loss = batch.x.new_zeros(())
             for m in CHOSEN["both"]:
                 z = net.features(w[m], batch.x, cut)
-                loss = loss + F.cross_entropy(net.head(w[m], z, cut), batch.y)
+                loss = loss + client.loss_of(net.head(w[m], z, cut), batch)
                 if m in CHOSEN[self.inter]:
                     for head, own in zip(foreign["heads"], foreign["own"]):
                         if own is not True:
-                            loss = loss + self.mu * foreign_loss(head, z, batch.y, own)
+                            loss = loss + self.mu * foreign_loss(head, z, batch, own)
             return loss
 
         nets: NetWeights = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}

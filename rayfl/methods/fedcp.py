@@ -89,7 +89,7 @@ class FedCP(Method):
             )
             scores = net.head(w["net"], own) + net.eval.head(frozen["head"], rest)
             distance = squared_mmd(z, net.eval.features(frozen["extractor"], batch.x).detach())
-            return F.cross_entropy(scores, batch.y) + self.lam * distance
+            return client.loss_of(scores, batch) + self.lam * distance
 
         start = {"net": down["weights"].merge(state["head"]), "policy": down["policy"]}
         frozen = {"extractor": down["weights"], "head": given, "context": context}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
@@ -62,7 +61,7 @@ class FedDGGA(Method):
         now = await self._error_measure(client, down["weights"])
         gap = now - state["badness"] if state["known"] else torch.zeros_like(now)
         dtype = down["weights"]["head.weight"].dtype  # gaps are sent at the width of the weights
-        w = (await client.fit(down["weights"], client.cross_entropy)).weights
+        w = (await client.fit(down["weights"], client.loss)).weights
         return {"weights": w, "gap": gap.to(dtype)}, {
             "badness": await self._error_measure(client, w),
             "known": True,
@@ -75,7 +74,7 @@ class FedDGGA(Method):
         def batch_errors(w: Params, batch: Batch, extra: None) -> Tensor:
             scores = net(w, batch.x)
             if by_loss:
-                return F.cross_entropy(scores, batch.y, reduction="none").double().sum()
+                return client.losses_of(scores, batch).double().sum()
             return (scores.argmax(1) != batch.y).double().sum()
 
         split: Literal["train", "val"] = "val" if client.val_samples else "train"

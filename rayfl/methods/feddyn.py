@@ -54,9 +54,7 @@ class FedDyn(Method):
             return g - gradient + self.alpha * (w - received)
 
         extra = (state["gradient"], received)
-        w = (
-            await client.fit(down["weights"], client.cross_entropy, extra, before_clip=add_dynamic_term)
-        ).weights
+        w = (await client.fit(down["weights"], client.loss, extra, before_clip=add_dynamic_term)).weights
         return {"weights": w}, {"gradient": state["gradient"] - self.alpha * (w.trainable() - received)}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:

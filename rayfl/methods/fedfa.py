@@ -55,7 +55,7 @@ class FedFA(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train with augmented features."""
-        w = (await client.fit(down["weights"].merge(down["statistics"]), client.cross_entropy)).weights
+        w = (await client.fit(down["weights"].merge(down["statistics"]), client.loss)).weights
         own = self.personal_part(w).select(lambda name: not name.endswith("_var"))
         return {"weights": self.shared_part(w), "statistics": own}, state
 

@@ -48,7 +48,7 @@ class FedGH(Local):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor and header from the global header, then take the class means (Algorithm 1)."""
-        w = (await client.fit(state["weights"].merge(down["head"]), client.cross_entropy)).weights
+        w = (await client.fit(state["weights"].merge(down["head"]), client.loss)).weights
         dtype = down["head"]["head.weight"].dtype
         means = await class_means(client, w, client.net.eval.features, dtype)
         classes = client.class_counts.nonzero().flatten()

@@ -195,13 +195,13 @@ class FediOS(Method):
         def generic_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^g)."""
             phi = project_onto(net.features(w["generic"], batch.x), bases["generic"])
-            return F.cross_entropy(net.head(w["generic"], phi), batch.y)
+            return client.loss_of(net.head(w["generic"], phi), batch)
 
         def individual_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^p) with H frozen."""
             phi = project_onto(net.features(w["individual"], batch.x), bases["individual"])
             frozen = w["generic"].select(self._in_head.__contains__).map(torch.detach)
-            loss = F.cross_entropy(net.eval.head(frozen, phi), batch.y)
+            loss = client.loss_of(net.eval.head(frozen, phi), batch)
             w["measured"]["individual_loss"].add_(loss.detach())
             return loss
 
@@ -211,7 +211,7 @@ class FediOS(Method):
             phi_g, phi_p = project_onto(a, bases["generic"]), project_onto(b, bases["individual"])
             mixed = self.alpha * phi_g + (1 - self.alpha) * phi_p
             fused, shared, own = (
-                F.cross_entropy(net.head(w["generic"], phi), batch.y) for phi in (mixed, phi_g, phi_p)
+                client.loss_of(net.head(w["generic"], phi), batch) for phi in (mixed, phi_g, phi_p)
             )
             overlap = self._overlap_loss(a, b, phi_g, phi_p)
             w["measured"]["individual_loss"].add_(own.detach())

@@ -73,7 +73,7 @@ class FedKD(Method):
             z = net.features(w["mentor"], batch.x)
             z_mentee = mentee_net.features(w["mentee"], batch.x)
             own, common = net.head(w["mentor"], z), mentee_net.head(w["mentee"], z_mentee)
-            task, task_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(common, batch.y)
+            task, task_mentee = client.loss_of(own, batch), client.loss_of(common, batch)
             # The worse both are, the less they teach.
             unsure = (task + task_mentee).detach().clamp(min=LEAST_LOSS)
             mapping = w["map"]["weight"].T

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort
@@ -71,7 +70,7 @@ class FedProto(Local):
             """Eq. 7: cross-entropy + lambda * distance, which is 0 for classes without a prototype."""
             z = net.features(w, batch.x)
             distance = (z - target["prototypes"][batch.y]).square().mean(1) * target["known"][batch.y]
-            return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
+            return client.loss_of(net.head(w, z), batch) + self.lam * distance.mean()
 
         target = {"prototypes": down["prototypes"], "known": down["known"]}
         w = (await client.fit(state["weights"], loss, target)).weights

@@ -37,9 +37,7 @@ class FedProx(Method):
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""
         received = down["weights"]
-        fitted = await client.fit(
-            received, client.cross_entropy, received.trainable(), before_clip=self._add_proximal
-        )
+        fitted = await client.fit(received, client.loss, received.trainable(), before_clip=self._add_proximal)
         return {"weights": fitted.weights}, state
 
     def _add_proximal(self, g: Params, w: Params, received: Params) -> Params:

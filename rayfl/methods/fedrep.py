@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.fedper import FedPer
@@ -31,11 +30,11 @@ class FedRep(FedPer):
 
         def of_head(head: Params, batch: Batch, base: Params) -> Tensor:
             z = net.eval.features(base, batch.x, cut).detach()
-            return F.cross_entropy(net.head(head, z, cut), batch.y)
+            return client.loss_of(net.head(head, z, cut), batch)
 
         def of_base(base: Params, batch: Batch, head: Params) -> Tensor:
             z = net.features(base, batch.x, cut)
-            return F.cross_entropy(net.eval.head(head, z, cut), batch.y)
+            return client.loss_of(net.eval.head(head, z, cut), batch)
 
         head = (await client.fit(state["own"], of_head, down["weights"], epochs=self.head_epochs)).weights
         base = (await client.fit(down["weights"], of_base, head)).weights

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
 from rayfl.training import Batch, Client, Params, State
+from rayfl.training.losses import log_counts
 from rayfl.training.net import Cut
 
 
@@ -45,10 +45,9 @@ class FedRoD(Method):
             z = net.features(w["generic"], batch.x, cut)
             generic = net.head(w["generic"], z, cut)
             personal = generic.detach() + net.head(w["own"], z.detach(), cut)
-            return F.cross_entropy(generic + prior, batch.y) + F.cross_entropy(personal, batch.y)
+            return client.loss_of(generic + prior, batch) + client.loss_of(personal, batch)
 
-        counts = client.class_counts.to(state["own"]["head.weight"])
-        prior = counts.log().clamp(min=-1e9) if self.balanced else counts * 0
+        prior = log_counts(client.class_counts, like=state["own"]["head.weight"]) * self.balanced
         start = {"generic": down["weights"], "own": state["own"]}
         w = (await client.fit(start, loss, prior)).weights
         return {"weights": w["generic"]}, {"own": w["own"]}

@@ -71,7 +71,7 @@ class FedSR(Method):
             _, (both,) = net.watch(w["net"], batch.x, layer)
             mean, scale = mean_and_scale(both)
             z = mean + scale * noise.normal(batch.key, tuple(mean.shape)).to(mean)
-            task = F.cross_entropy(net.head(w["net"], z), batch.y)
+            task = client.loss_of(net.head(w["net"], z), batch)
             return task + l2r * z.norm(dim=1).mean() + cmi * kl_to_classes(w["classes"], mean, scale, batch.y)
 
         fitted = (await client.fit({"net": down["weights"], "classes": state["classes"]}, loss)).weights

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
@@ -52,8 +51,8 @@ class FML(Method):
 
         def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
             own, meme = net(w["own"], batch.x), meme_net(w["meme"], batch.x)
-            of_own = alpha * F.cross_entropy(own, batch.y) + (1 - alpha) * softened_divergence(meme, own)
-            of_meme = beta * F.cross_entropy(meme, batch.y) + (1 - beta) * softened_divergence(own, meme)
+            of_own = alpha * client.loss_of(own, batch) + (1 - alpha) * softened_divergence(meme, own)
+            of_meme = beta * client.loss_of(meme, batch) + (1 - beta) * softened_divergence(own, meme)
             return of_own + of_meme
 
         w = (await client.fit({"own": state["own"], "meme": down["weights"]}, loss)).weights

@@ -41,7 +41,7 @@ class Local(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Go on training the own model."""
-        w = (await client.fit(state["weights"], client.cross_entropy)).weights
+        w = (await client.fit(state["weights"], client.loss)).weights
         return {}, {"weights": w}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ class MOON(Method):
         def loss(w: Params, batch: Batch, frozen: dict[str, Params]) -> Tensor:
             """Eq. 3: -log of the softmax of the similarities to both, at the received model."""
             z = net.features(w, batch.x)
-            supervised = F.cross_entropy(net.head(w, z), batch.y)
+            supervised = client.loss_of(net.head(w, z), batch)
             alike = [
                 F.cosine_similarity(z, net.eval.features(other, batch.x).detach(), dim=1)
                 for other in (frozen["received"], frozen["previous"])
@@ -50,5 +50,5 @@ class MOON(Method):
 
         received: Params = down["weights"]
         frozen = {"received": received, "previous": state["previous"]}
-        w = (await client.fit(received, loss if mu else client.cross_entropy, frozen)).weights
+        w = (await client.fit(received, loss if mu else client.loss, frozen)).weights
         return {"weights": w}, {"previous": w}

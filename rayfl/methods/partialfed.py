@@ -101,7 +101,7 @@ class PartialFed(Method):
             state["logits"] = await self._learn_choices(client, state, down["weights"])
             state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
         start = self._chosen_model(state, down["weights"])
-        trained = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
+        trained = (await client.fit(start, client.loss, stream=0, phase="local")).weights
         w = down["weights"].replace(trained.tensors)
         kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
         return {"weights": w, **kept}, {**state, "own": w, "trained": True}
@@ -116,7 +116,7 @@ class PartialFed(Method):
             gumbel = -(-u.log()).log().to(logits)
             v = F.softmax((logits + gumbel) / extra["temperature"], 1)
             scores = mixed_scores(net, layers, (extra["received"], extra["own"]), v, batch.x)
-            return F.cross_entropy(scores, batch.y)
+            return client.loss_of(scores, batch)
 
         temperature = max(self.gumbel_end, self.gumbel_start * self.gumbel_decay**client.round)
         extra = {"received": received, "own": state["own"], "temperature": temperature}

@@ -39,7 +39,7 @@ class PartlyPersonal(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the received part together with the own one."""
-        w = (await client.fit(down["weights"].merge(state["own"]), client.cross_entropy)).weights
+        w = (await client.fit(down["weights"].merge(state["own"]), client.loss)).weights
         return {"weights": self.shared_part(w)}, {"own": self.personal_part(w)}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
@@ -60,7 +59,7 @@ class PFedMe(Method):
         def of_batch(theta: dict[str, Tensor], rest: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Any]:
             """Return the loss, and what the net made of its buffers."""
             w = Params({**theta, **{n: t.clone() for n, t in rest.items()}}, frozenset(theta), live=True)
-            return F.cross_entropy(net(w, batch.x), batch.y), {n: w[n] for n in rest}
+            return client.loss_of(net(w, batch.x), batch), {n: w[n] for n in rest}
 
         step_of = grad_and_value(of_batch, has_aux=True)
 

@@ -85,12 +85,12 @@ class PFedVEM(Method):
         def negative_elbo(head: dict[str, Params], batch: Batch, extra: dict[str, Any]) -> Tensor:
             """Return the negative log-likelihood of all samples + KL(q || N(prior, rho^2))."""
             z = net.eval.features(extra["base"], batch.x).detach()
-            nll = self._expected_loss(net.head, head, z, batch) * len(batch.y)
+            nll = self._expected_loss(client, net.head, head, z, batch) * len(batch.y)
             objective = nll + posterior_divergence(head, extra["prior"], extra["variance"])
             return objective / len(batch.y) if self.normalize_elbo else objective
 
         def of_base(base: Params, batch: Batch, head: dict[str, Params]) -> Tensor:
-            return self._expected_loss(net.eval.head, head, net.features(base, batch.x), batch)
+            return self._expected_loss(client, net.eval.head, head, net.features(base, batch.x), batch)
 
         extra = {"base": down["weights"], "prior": prior, "variance": variance}
         fitted = await client.fit(
@@ -107,8 +107,10 @@ class PFedVEM(Method):
         up = {"weights": base, "head": head["mean"] / variance, "confidence": 1 / variance}
         return up, {**head, "trained": True}
 
-    def _expected_loss(self, through: Any, head: dict[str, Params], z: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy over heads drawn from the posterior."""
+    def _expected_loss(
+        self, client: Client, through: Any, head: dict[str, Params], z: Tensor, batch: Batch
+    ) -> Tensor:
+        """Return the mean loss over heads drawn from the posterior."""
         losses = []
         for k in range(self.mc_samples):
             key = noise.split(batch.key, k)
@@ -118,7 +120,7 @@ class PFedVEM(Method):
                 for i, (name, mean) in enumerate(head["mean"].items())
             }
             scores = through(Params(drawn, head["mean"].train_names), z)
-            losses.append(F.cross_entropy(scores, batch.y))
+            losses.append(client.loss_of(scores, batch))
         return torch.stack(losses).mean()
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:

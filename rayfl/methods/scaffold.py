@@ -50,7 +50,7 @@ class SCAFFOLD(Method):
         drift: Params = down["control"] - state["control"]  # c - c_i
 
         fitted = await client.fit(
-            received, client.cross_entropy, drift, after_clip=lambda g, w, drift: g + drift
+            received, client.loss, drift, after_clip=lambda g, w, drift: g + drift
         )  # line 10: y <- y - eta_l (g(y) - c_i + c)
         step: Params = fitted.weights - received
         if not fitted.steps:

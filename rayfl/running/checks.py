@@ -22,6 +22,7 @@ from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
 from rayfl.system.text import closest_name, counted, short_repr
 from rayfl.training import Net, Training
+from rayfl.training.losses import named_loss
 from rayfl.training.sums import Reduction
 
 
@@ -30,6 +31,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
+    loss = named_loss(plan.training.loss)
+    loss.check(data.dataset.classes)
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
     for setting, wanted in method.works_with.items():
@@ -54,7 +57,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"is {short_repr(method.uploads)}: it must be a property that returns upload key -> Mean(), "
             "Sum() or Gather(), as in {'weights': Mean()}",
         )
-    for thing in (plan.training.schedule, plan.training.optimiser):
+    for thing in (plan.training.schedule, plan.training.optimiser, loss):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
     if own or plan.finetune.epochs:

@@ -1,6 +1,7 @@
 """The numeric core: weights, the one training loop, reductions, scoring."""
 
 from rayfl.training.client import Client, Fitted
+from rayfl.training.losses import BalancedSoftmax, CrossEntropy, Focal, Loss
 from rayfl.training.net import Batch, Net
 from rayfl.training.optimisers import SGD, Adam, AdamW, Optimiser
 from rayfl.training.params import Params
@@ -13,13 +14,17 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "BalancedSoftmax",
     "Batch",
     "Client",
     "Constant",
     "Cosine",
+    "CrossEntropy",
     "Exponential",
     "Fitted",
+    "Focal",
     "Gather",
+    "Loss",
     "Mean",
     "Net",
     "Optimiser",

@@ -17,6 +17,7 @@ from rayfl.errors import BadCode, Conflict
 from rayfl.randomness import generator, seed_of
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
+from rayfl.training.losses import named_loss
 from rayfl.training.net import Batch, Net
 from rayfl.training.optimisers import SGD, Descent, Optimiser
 from rayfl.training.params import Params
@@ -28,7 +29,7 @@ Weights = Params | dict[str, Params]
 
 Kept = dict[str, dict[int, Tensor]]
 """What optimisers remember of a client from round to round: phase -> place -> tensor."""
-Loss = Callable[[Any, Batch, Any], Tensor]
+FitLoss = Callable[[Any, Batch, Any], Tensor]
 """``loss(weights, batch, extra)``: a scalar, or one value per sample of which the mean is taken."""
 GradientRule = Callable[[Any, Any, Any], Any]
 """``rule(gradients, weights, extra) -> gradients``, on trainable entries only."""
@@ -40,9 +41,9 @@ _NO_NETS: dict[str, Net] = {}
 class Client:
     """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
-    ``net``, ``nets`` and ``cross_entropy`` may be used inside a loss. Everything else differs between clients
-    and must be read outside and handed to ``fit`` as ``extra``: under stacked execution one loss serves many
-    clients, so reading it inside a loss raises.
+    ``net``, ``nets``, ``loss``, ``loss_of`` and ``losses_of`` may be used inside a loss. Everything else
+    differs between clients and must be read outside and handed to ``fit`` as ``extra``: under stacked
+    execution one loss serves many clients, so reading it inside a loss raises.
 
     Args:
         id: the client's number.
@@ -79,7 +80,7 @@ class Client:
             # training.bn_single=eval; otherwise the run was refused before it started
             net, self.nets = net.eval, {name: other.eval for name, other in self.nets.items()}
         self.net = net
-        self.cross_entropy = net.cross_entropy
+        self._loss = named_loss(training.loss)
         self._id = id
         self._initial = initial
         self._examples = examples
@@ -144,10 +145,22 @@ class Client:
         id = _outside_loss(self._id, "generator")
         return generator(self._seed, f"client {purpose}", id, self._round)
 
+    def loss(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
+        """Return the run's loss, ``training.loss``, of a batch: the plain loss, as ``fit`` takes it."""
+        return self.loss_of(self.net(w, batch.x), batch)
+
+    def loss_of(self, scores: Tensor, batch: Batch) -> Tensor:
+        """Return the run's loss of scores, [B, classes], of a batch, the mean over its samples."""
+        return self._loss.mean(scores, batch.y, batch.counts)
+
+    def losses_of(self, scores: Tensor, batch: Batch) -> Tensor:
+        """Return the run's loss of scores, [B, classes], of a batch, sample by sample: [B]."""
+        return self._loss.each(scores, batch.y, batch.counts)
+
     def fit(
         self,
         start: Weights,
-        loss: Loss | tuple[Loss, ...],
+        loss: FitLoss | tuple[FitLoss, ...],
         extra: Any = None,
         *,
         before_clip: GradientRule | None = None,
@@ -285,6 +298,11 @@ class Client:
 
         fitted = await self.fit(Params(w.tensors, frozenset()), nothing, epochs=epochs)
         return w.merge(fitted.weights)  # with the names of the parameters
+
+    @property
+    def _batch_counts(self) -> Tensor | None:
+        """What batches have as ``counts``."""
+        return self._class_counts if self._loss.uses_counts else None
 
     def _split(self, call: str, split: str) -> Tensor:
         """Return the client's samples of a split; refuse a sum over none, and to train on none."""

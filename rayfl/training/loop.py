@@ -102,9 +102,10 @@ def _loop_batches(request: Request) -> Iterator[tuple[int, Batch]]:
     keys_there = keys.to(examples.device).unbind()
     places = move_together(request.batches, examples.home)
     drawn = [None] * len(places) if request.total else examples.draw_changes(request.batches, keys.unbind())
+    counts = request.client._batch_counts
     for number, (indices, changes) in enumerate(zip(places, drawn, strict=True)):
         x, y = examples.batch(indices, changes)
-        yield number // request.epoch_length, Batch(x, y, keys_there[number])
+        yield number // request.epoch_length, Batch(x, y, keys_there[number], counts)
 
 
 def _apply_rule(

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -24,11 +23,15 @@ Cut = Literal["last_layer", "fc_stack"]
 
 
 class Batch(NamedTuple):
-    """What a loss gets: inputs x [B, ...], labels y int64 [B], and the step's noise key (0-d int64)."""
+    """What a loss gets: inputs x [B, ...], labels y int64 [B], and the step's noise key (0-d int64).
+
+    ``counts`` are the client's training samples per class, int64 [classes], where the run's loss uses them.
+    """
 
     x: Tensor
     y: Tensor
     key: Tensor
+    counts: Tensor | None = None
 
 
 PARTS = ("conv", "fc", "head")
@@ -174,10 +177,6 @@ class Net:
             for hook in hooks:
                 hook.remove()
         return scores, [seen[name].float() if self._bfloat16 else seen[name] for name in layers]
-
-    def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
-        """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""
-        return F.cross_entropy(self(w, batch.x), batch.y)
 
     def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
         if self._uncut and self.module.training:

@@ -190,7 +190,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
         stats = [_rows(b, rows) for b in buffers]
         remembered = [_rows(m, rows) for m in memory]
         extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
-        losses_of = vmap(partial(one_loss, epoch_loss(first, epoch)), in_dims=(0, 0, dims))
+        losses_of = vmap(partial(one_loss, epoch_loss(first, epoch)), in_dims=(0, _batch_dims(batch), dims))
         with inside_loss():
             losses = losses_of(work.assemble(now, stats, live=True), batch, extra)
         gradients, used = gradients_of(losses.sum(), now)
@@ -235,12 +235,12 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
         return first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec))
 
-    values_of = vmap(one_value, in_dims=(0, 0, dims))
     totals: Any = None
     with torch.no_grad():
         for _, rows, batch in _stacked_batches(requests):
             extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
             with inside_loss():
+                values_of = vmap(one_value, in_dims=(0, _batch_dims(batch), dims))
                 values = values_of(pytree.tree_map(lambda t, r=rows: _rows(t, r), start), batch, extra)
             if totals is None:
                 totals = pytree.tree_map(lambda v: v.new_zeros((count, *v.shape[1:])), values)
@@ -248,6 +248,10 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
             pytree.tree_map(lambda t, v, p=places: t.index_add_(0, p, v), totals, values)
     first.client.net.release()
     return [pytree.tree_map(lambda t, k=k: t[k].clone(), totals) for k in range(count)]
+
+
+def _batch_dims(batch: Batch) -> Any:
+    return Batch(0, 0, 0, batch.counts if batch.counts is None else 0)  # type: ignore[arg-type]  # dimensions
 
 
 def _rows(stack: Tensor, rows: Tensor | None) -> Tensor:
@@ -285,13 +289,16 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
     now = [torch.stack([keys[k][step] for k, step in clients]) for _, clients in turns]
     indices = [torch.stack([requests[k].batches[step] for k, step in clients]) for _, clients in turns]
     rows = [torch.tensor([k for k, _ in clients]) for _, clients in turns]
+    own = [r.client._batch_counts for r in requests]
+    counts = None if own[0] is None else torch.stack([each for each in own if each is not None])
     now_there, rows_there = (move_together(each, examples.device) for each in (now, rows))
     drawn = [None] * len(turns) if requests[0].total else examples.draw_changes(indices, now)
     for (epoch, clients), changes, key_there, place, row in zip(
         turns, drawn, now_there, move_together(indices, examples.home), rows_there, strict=True
     ):
         x, y = examples.batch(place, changes)
-        yield epoch, None if len(clients) == len(requests) else row, Batch(x, y, key_there)
+        some = None if len(clients) == len(requests) else row
+        yield epoch, some, Batch(x, y, key_there, counts if counts is None else _rows(counts, some))
 
 
 def _stacked_calls(requests: Sequence[Request]) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -34,10 +34,10 @@ class Later(FedAvg):
 
     async def local_update(self, client: Client, state: State, down: State) -> Any:
         def doubled(w: Params, batch: Batch, extra: None) -> torch.Tensor:
-            loss = client.cross_entropy(w, batch)
+            loss = client.loss(w, batch)
             return loss if loss > 9 else 2 * loss
 
-        fitted = await client.fit(down["weights"], client.cross_entropy)
+        fitted = await client.fit(down["weights"], client.loss)
         return {"weights": (await client.fit(fitted.weights, doubled)).weights}, state
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayfl import Inline, Ray
+from rayfl import Inline, Ray, Training
 from rayfl.errors import Conflict
 from rayfl.system.own_code import code_digests
 from tests.support.federations import bytes_of_run, small
@@ -54,6 +54,9 @@ def net(shape, classes) -> torch.nn.Module:
     hidden = torch.nn.LazyLinear(round(40 * FACTOR))
     return torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.LazyLinear(classes))
 
+def loss(scores, targets):
+    return FACTOR * (scores.logsumexp(1) - scores.gather(1, targets[:, None])[:, 0])
+
 def share(scores, labels):
     return FACTOR * (scores.argmax(1) == labels).double().mean()
 """
@@ -67,6 +70,7 @@ def test_what_a_script_has_changed_is_changed_on_actors(tmp_path: Path, own_modu
     own.FACTOR, own.Own.factor_of_class, parts.Step.size = 0.5, 0.5, 0.5
     own_modules.write("own_method", MINE.replace("return 1.0", "return 0.5"))
     settings: dict[str, Any] = {"net": "own_method.net", "metrics": ["own_method.share"], "rounds": 2}
+    settings["training"] = Training(batch_size=20, loss="own_method.loss")
     for engine in (Inline(), Ray(actors=1)):
         small(tmp_path / type(engine).__name__, method=own.Own(), engine=engine, **settings).run()
     assert bytes_of_run(tmp_path / "Inline") == bytes_of_run(tmp_path / "Ray")

@@ -193,7 +193,7 @@ def test_the_order_of_views_does_not_matter(tmp_path: Path) -> None:
 
 class DoesNotWait(FedAvg):
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        fitted: Any = client.fit(down["weights"], client.cross_entropy)
+        fitted: Any = client.fit(down["weights"], client.loss)
         return {"weights": fitted.weights}, state
 
 

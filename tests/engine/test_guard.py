@@ -118,7 +118,7 @@ class DrawsInLoss(FedAvg):
 class DrawsPythons(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         def loss(w: Any, batch: Any, extra: Any) -> Any:
-            return client.cross_entropy(w, batch) * random.random()
+            return client.loss(w, batch) * random.random()
 
         return {"weights": (await client.fit(down["weights"], loss)).weights}, state
 
@@ -141,7 +141,7 @@ class ReturnsOne(FedAvg):
 
 class DoesNotAwait(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        client.fit(down["weights"], client.cross_entropy)
+        client.fit(down["weights"], client.loss)
         return {"weights": down["weights"]}, state
 
 

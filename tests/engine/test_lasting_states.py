@@ -35,7 +35,7 @@ class Keeps(FedAvg):
         return {"weights": server["weights"]}
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
-        fitted = await client.fit(down["weights"], client.cross_entropy)
+        fitted = await client.fit(down["weights"], client.loss)
         return {"weights": fitted.weights}, self.kept(client, state, fitted.weights)
 
     def kept(self, client: Client, state: State, w: Params) -> Any:
@@ -84,7 +84,7 @@ class ClientOtherType(Keeps):
 
 class ClientWeights(FedAvg):
     async def local_update(self, client: Client, state: State, down: State) -> Any:
-        fitted = await client.fit(down["weights"], client.cross_entropy)
+        fitted = await client.fit(down["weights"], client.loss)
         return {"weights": fitted.weights}, fitted.weights
 
 
@@ -150,7 +150,7 @@ class Forgets(FedAvg):
     """Clients keep something in even rounds alone."""
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
-        fitted = await client.fit(down["weights"], client.cross_entropy)
+        fitted = await client.fit(down["weights"], client.loss)
         assert bool(state) == (client.round % 2 == 1)
         return {"weights": fitted.weights}, {"own": torch.ones(3)} if client.round % 2 == 0 else {}
 

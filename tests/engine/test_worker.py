@@ -64,11 +64,11 @@ class Method(FedAvg):
         factor = float("nan") if self.spoil == "loss" and client.id == 3 else 1.0
         own = await client.fit(
             state["own"],
-            lambda w, batch, factor: factor * client.cross_entropy(w, batch),
+            lambda w, batch, factor: factor * client.loss(w, batch),
             torch.tensor(factor),
         )
         idle = self.spoil == "idle" and client.id == 3
-        w = (await client.fit(down["weights"], client.cross_entropy, epochs=0 if idle else None)).weights
+        w = (await client.fit(down["weights"], client.loss, epochs=0 if idle else None)).weights
         if self.spoil == "upload" and client.id == 3:
             w = w * float("inf")
         kept = {"rounds": state["rounds"] + 1, "own": own.weights}
@@ -180,7 +180,7 @@ class Idle(FedAvg):
     """Client 1 makes no step."""
 
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        w = await client.fit(down["weights"], client.cross_entropy, epochs=int(client.id != 1))
+        w = await client.fit(down["weights"], client.loss, epochs=int(client.id != 1))
         return {"weights": w.weights}, state
 
 

@@ -452,7 +452,7 @@ def test_fedala_learns_on_a_share_of_the_data():
     """15 samples of 22, in two batches of 8, where all of them would make three."""
     run = start(FedALA(rand_percent=65.0), DATA, CNNB())
     client = run.worker.client(1, 0)
-    request = client.fit(client.initial, client.cross_entropy, share=0.65, epochs=1)
+    request = client.fit(client.initial, client.loss, share=0.65, epochs=1)
     assert [len(batch) for batch in request.batches] == [8, 7]
     assert set(torch.cat(request.batches).tolist()) < set(DATA.clients[1].train.tolist())
 

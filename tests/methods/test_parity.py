@@ -8,7 +8,7 @@ import pytest
 from rayfl.methods import METHODS
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.changes import CHANGES
-from tests.methods.forms.parity import SETTINGS, compare, differences, federated, formed
+from tests.methods.forms.parity import OTHER_LOSS, SETTINGS, compare, differences, federated, formed
 
 LIMIT = 1e-9
 BASIC = [name for name in CASES if " " not in name]
@@ -18,11 +18,11 @@ BASIC = [name for name in CASES if " " not in name]
     ("name", "division", "execution"),
     [
         *((name, division, run) for name in BASIC for division in SETTINGS for run in ("loop", "stacked")),
-        *((name, "shares", "loop") for name in CASES if name not in BASIC),
+        *((name, "shares, another loss", "loop") for name in CASES if name not in BASIC),
     ],
 )
 def test_a_method_equals_its_independent_form(name: str, division: str, execution: str) -> None:
-    found = compare(name, SETTINGS[division], execution)
+    found = compare(name, SETTINGS.get(division, OTHER_LOSS), execution)
     assert max(found.values()) < LIMIT, found
 
 

@@ -30,6 +30,8 @@ BYTES = ("metrics.jsonl", "clients.parquet", "checkpoints/*.safetensors", "model
 VALUES = ("config.yaml", "partition.json", "summary.json", "checkpoints/manifest-*.json")
 GONE: tuple[str, ...] = ()
 """Settings that were taken away since, which may be in one of two files."""
+NEW = ("training: loss", "settings: training.loss", "settings: training.loss.label_smoothing")
+"""Settings that one of two files may lack, by the ends of their places."""
 ELSEWHERE = ("code", "engine", "output", "rayfl", "sha256")
 """Keys of values that depend on where and by which version of the program a run was carried out."""
 
@@ -117,7 +119,9 @@ def differences(before: Any, after: Any, place: str = "") -> list[str]:
             for key in sorted({*before, *after})
             for each in differences(before.get(key), after.get(key), f"{place}: {key}" if place else key)
         ]
-    return [] if before == after else [f"{place}: {str(before)[:80]} is now {str(after)[:80]}"]
+    if before == after or (before is None and place.endswith(NEW)):
+        return []
+    return [f"{place}: {str(before)[:80]} is now {str(after)[:80]}"]
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from rayfl.methods import FedAvg
 
 class Mine(FedAvg):
     async def local_update(self, client, state, down):
-        w = (await client.fit(down["weights"], client.cross_entropy)).weights
+        w = (await client.fit(down["weights"], client.loss)).weights
         return {"weights": down["weights"] + SCALE * (w - down["weights"])}, state
 
 SCALE = 1.0

@@ -50,7 +50,7 @@ class ByValidation(FedAvg):
         def loss(w: Params, batch: Batch, extra: None) -> Tensor:
             return torch.nn.functional.cross_entropy(net(w, batch.x), batch.y, reduction="sum")
 
-        fitted = (await client.fit(down["weights"], client.cross_entropy)).weights
+        fitted = (await client.fit(down["weights"], client.loss)).weights
         before, after = [await client.total(loss, w, split="val") for w in (down["weights"], fitted)]
         return {"weights": fitted if after < before else down["weights"]}, state
 
@@ -86,7 +86,7 @@ class ForgetsSeed(FedAvg):
         return {"weights": initial.map(lambda t: torch.full_like(t, 0.1))}
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
-        w = (await client.fit(down["weights"], client.cross_entropy, batch_size=0, epochs=1)).weights
+        w = (await client.fit(down["weights"], client.loss, batch_size=0, epochs=1)).weights
         return {"weights": w.map(torch.sign)}, state
 
 
@@ -155,7 +155,7 @@ class PullsWrongly(FedProx):
         def pull(g: Any, w: Any, start: Any) -> Any:
             return g + 0.1 * (w - start)
 
-        fitted = await client.fit(down["weights"], client.cross_entropy, start.trainable(), before_clip=pull)
+        fitted = await client.fit(down["weights"], client.loss, start.trainable(), before_clip=pull)
         return {"weights": fitted.weights}, state
 
 
@@ -237,7 +237,7 @@ class DependsOnStack(FedAvg):
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         def loss(w: Any, batch: Any, extra: Any) -> Tensor:
-            return client.cross_entropy(w, batch) * (2.0 if batch.x.sum() > 0 else 1.0)
+            return client.loss(w, batch) * (2.0 if batch.x.sum() > 0 else 1.0)
 
         return {"weights": (await client.fit(down["weights"], loss)).weights}, state
 
@@ -273,7 +273,7 @@ class Clustered(Method):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         losses = [await summed_loss(client, down[f"model{k}"]) for k in range(self.clusters)]
         k = losses.index(min(losses))
-        w = (await client.fit(down[f"model{k}"], client.cross_entropy)).weights
+        w = (await client.fit(down[f"model{k}"], client.loss)).weights
         return {f"sum{k}": client.samples * w, f"samples{k}": float(client.samples)}, {"cluster": k}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
@@ -295,9 +295,9 @@ class TunedAtTheEnd(FedAvg):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         w = down["weights"]
         body = Params(w.tensors, w.train_names - client.net.names("last_layer", "head"))
-        sent = w.merge((await client.fit(body, client.cross_entropy)).weights)
+        sent = w.merge((await client.fit(body, client.loss)).weights)
         if client.round == self.rounds - 1:
-            state = {"own": (await client.fit(sent, client.cross_entropy)).weights}
+            state = {"own": (await client.fit(sent, client.loss)).weights}
         return {"weights": sent}, state
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
@@ -317,7 +317,7 @@ class QFedAvg(Method):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         w = down["weights"]
         loss = await summed_loss(client, w) / client.samples + 1e-10
-        step = (1 / self.lr) * (w - (await client.fit(w, client.cross_entropy, lr=self.lr)).weights)
+        step = (1 / self.lr) * (w - (await client.fit(w, client.loss, lr=self.lr)).weights)
         h = self.q * loss ** (self.q - 1) * float(step.norm()) ** 2 + loss**self.q / self.lr
         return {"delta": loss**self.q * step, "h": h}, state
 
@@ -372,7 +372,7 @@ class NotForTwoNets(FedAvg):
 
 class NotPlain(FedAvg):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
-        fitted = await client.fit(down["weights"], client.cross_entropy, lr=0.5 * client.lr)
+        fitted = await client.fit(down["weights"], client.loss, lr=0.5 * client.lr)
         return {"weights": fitted.weights}, state
 
 

@@ -223,7 +223,7 @@ def requests_of(make, augment):
 @pytest.mark.parametrize("augment", ["fedbn", "fedgh"])
 def test_fits_agree_and_totals_are_clean(augment):
     def fit(client):
-        return client.fit(client.initial, client.cross_entropy, epochs=2)
+        return client.fit(client.initial, client.loss, epochs=2)
 
     requests = requests_of(fit, augment)
     loop = [fit_loop(r) for r in requests]

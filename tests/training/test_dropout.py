@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import nn
 from torch.func import vmap
@@ -157,11 +158,14 @@ def test_stacked_is_the_loop(kind):
     found = []
     for run in (run_loop, run_stacked):
         clients = make_clients(net, (12, 17, 9), momentum=0.5)
-        fits = [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in clients]
+        fits = [only(c.fit(c.initial, c.loss, epochs=2)) for c in clients]
         found.append(run(fits, lambda *_: None))
     assert close(*found, 1e-9)
     clients = make_clients(net, (12, 17, 9), momentum=0.5)
-    fits = [only(c.fit(c.initial, net.eval.cross_entropy, epochs=2)) for c in clients]
+    fits = [
+        only(c.fit(c.initial, lambda w, b, _: F.cross_entropy(net.eval(w, b.x), b.y), epochs=2))
+        for c in clients
+    ]
     plain = run_loop(fits, lambda *_: None)
     assert not any(close(a.weights, b.weights, 1e-4) for a, b in zip(found[0], plain))
 
@@ -173,7 +177,7 @@ def test_global_generators_play_no_part():
         torch.manual_seed(seed)
         before = torch.random.get_rng_state()
         client = make_client(net)
-        results += run_loop([only(client.fit(client.initial, client.cross_entropy))], lambda *_: None)
+        results += run_loop([only(client.fit(client.initial, client.loss))], lambda *_: None)
         assert torch.equal(torch.random.get_rng_state(), before)
     assert same_bits(*results)
 
@@ -217,7 +221,7 @@ def test_train_mode_outside_a_fit_raises(run):
     total = only(client.total(lambda w, batch, extra: net(w, batch.x).sum(0), client.initial))
     with pytest.raises(RuntimeError, match="outside the loss of a fit"):
         run([total], lambda *_: None)
-    fit = only(client.fit(client.initial, client.cross_entropy))
+    fit = only(client.fit(client.initial, client.loss))
     run([fit], lambda *_: None)  # the key of its last step is forgotten
     with pytest.raises(RuntimeError, match="outside the loss of a fit"):
         net(client.initial, x)

@@ -33,7 +33,7 @@ def run(awaitable):
 
 def batches_of(client, **options):
     """The index batches that a fit of this client would see."""
-    return client.fit(client.initial, client.cross_entropy, **options).batches
+    return client.fit(client.initial, client.loss, **options).batches
 
 
 def plain_sgd(client, batches, loss=None, clip=0.0, **optimiser):
@@ -70,7 +70,7 @@ SETTINGS = [
 def test_a_fit_is_plain_sgd(batch_norm, settings, n, batch_size, epochs):
     client = make_client(smooth_net(batch_norm), n=n, batch_size=batch_size, epochs=epochs, **settings)
     batches = batches_of(client, stream=0)
-    fitted = run(client.fit(client.initial, client.cross_entropy, stream=0))
+    fitted = run(client.fit(client.initial, client.loss, stream=0))
     expected, loss = plain_sgd(client, batches, **{"lr": 0.1, **settings})
     assert fitted.steps == len(batches)
     assert close(dict(fitted.weights), {n: expected[n] for n in fitted.weights}, 1e-12)
@@ -111,7 +111,7 @@ def test_losses_take_turns_and_what_they_do_not_use_rests():
 
 def test_full_batch_training_needs_no_batch_order():
     client = make_client(smooth_net(), n=12, batch_size=12, epochs=4, momentum=0.9)
-    fitted = run(client.fit(client.initial, client.cross_entropy))
+    fitted = run(client.fit(client.initial, client.loss))
     expected, _ = plain_sgd(client, [client._indices] * 4, lr=0.1, momentum=0.9)
     assert close(dict(fitted.weights), dict(expected), 1e-12)
 
@@ -119,7 +119,7 @@ def test_full_batch_training_needs_no_batch_order():
 def test_the_start_is_left_alone_and_memory_is_not_shared():
     client = make_client(smooth_net(batch_norm=True))
     before = client.initial.clone()
-    fitted = run(client.fit(client.initial, client.cross_entropy))
+    fitted = run(client.fit(client.initial, client.loss))
     assert same_bits(client.initial, before)
     assert not same_bits(fitted.weights["conv.1.running_mean"], before["conv.1.running_mean"])
     starts = {t.data_ptr() for t in client.initial.values()}
@@ -164,7 +164,7 @@ def test_batch_norm_never_sees_one_sample(n, sizes):
 def test_batch_norm_of_one_sample_uses_running_statistics():
     """Batch norm with one training sample uses running statistics."""
     client = make_client(smooth_net(batch_norm=True), n=1, bn_single="eval")
-    fitted = run(client.fit(client.initial, client.cross_entropy))
+    fitted = run(client.fit(client.initial, client.loss))
     assert same_bits(fitted.weights["conv.1.running_var"], client.initial["conv.1.running_var"])
     assert not same_bits(fitted.weights["conv.1.weight"], client.initial["conv.1.weight"])
 
@@ -203,7 +203,7 @@ def test_epochs_differ_in_their_order():
 def test_epochs_of_a_fit():
     client = make_client(smooth_net(), n=10, epochs=1)
     assert len(order(client, epochs=3)) == 6
-    nothing = run(client.fit(client.initial, client.cross_entropy, epochs=0))
+    nothing = run(client.fit(client.initial, client.loss, epochs=0))
     assert nothing[1:] == (0, 0.0, 0.0)
     assert same_bits(nothing.weights, client.initial)
 
@@ -217,7 +217,7 @@ def test_a_loss_may_have_one_value_per_sample():
     def per_sample(w, batch, extra):
         return F.cross_entropy(client.net(w, batch.x), batch.y, reduction="none")
 
-    one = run(client.fit(client.initial, client.cross_entropy, stream=0))
+    one = run(client.fit(client.initial, client.loss, stream=0))
     other = run(client.fit(client.initial, per_sample, stream=0))
     assert close(one, other, 1e-12)
 
@@ -226,7 +226,7 @@ def test_extra_reaches_the_loss():
     client = make_client(smooth_net())
 
     def loss(w, batch, extra):
-        return extra["factor"] * client.cross_entropy(w, batch) + extra["pull"] * (w - extra["w"]).sq_norm()
+        return extra["factor"] * client.loss(w, batch) + extra["pull"] * (w - extra["w"]).sq_norm()
 
     extra = {"factor": 2.0, "pull": torch.tensor(0.5, dtype=torch.float64), "w": client.initial}
     batches = batches_of(client, stream=0)
@@ -255,12 +255,12 @@ def test_facts_of_one_client_cannot_be_read_for_many(fact, where):
 
     def nosy_loss(w, batch, extra):
         getattr(client, fact)
-        return client.cross_entropy(w, batch)
+        return client.loss(w, batch)
 
     requests = {
         "loss": lambda: client.fit(client.initial, nosy_loss),
-        "before_clip": lambda: client.fit(client.initial, client.cross_entropy, before_clip=nosy),
-        "correct": lambda: client.fit(client.initial, client.cross_entropy, after_clip=nosy),
+        "before_clip": lambda: client.fit(client.initial, client.loss, before_clip=nosy),
+        "correct": lambda: client.fit(client.initial, client.loss, after_clip=nosy),
         "total": lambda: client.total(nosy_loss, client.initial),
     }
     with pytest.raises(RuntimeError, match=rf"client\.{fact} differs between clients.*extra"):
@@ -292,7 +292,7 @@ def test_noise_belongs_to_client_round_stream_and_step():
 
         def loss(w, batch, extra):
             seen.append(uniform(batch.key, (4,)).tolist())
-            return client.cross_entropy(w, batch)
+            return client.loss(w, batch)
 
         run(client.fit(client.initial, loss, stream=stream))
         return seen
@@ -369,7 +369,7 @@ def test_rules_do_not_build_a_graph():
         assert not any(t.requires_grad for t in [*g.values(), *w.values()])
         return g
 
-    run(client.fit(client.initial, client.cross_entropy, before_clip=rule, after_clip=rule))
+    run(client.fit(client.initial, client.loss, before_clip=rule, after_clip=rule))
 
 
 def test_a_rule_cannot_change_the_weights_under_training():
@@ -378,13 +378,13 @@ def test_a_rule_cannot_change_the_weights_under_training():
     start = client.initial
 
     def loss(w, batch, start):
-        return client.cross_entropy(w, batch) + 0.35 * (w - start).sq_norm()
+        return client.loss(w, batch) + 0.35 * (w - start).sq_norm()
 
     inside = run(client.fit(start, loss, start, stream=0))
     rule = run(
         client.fit(
             start,
-            client.cross_entropy,
+            client.loss,
             start,
             before_clip=lambda g, w, start: g + 0.7 * (w - start),
             stream=0,
@@ -401,13 +401,11 @@ def test_nets_of_separate_losses_are_trained_as_if_alone(clip):
     starts = {"first": client.initial, "second": client.random_weights()}
 
     def both(w, batch, extra):
-        return client.cross_entropy(w["first"], batch) + 2 * client.cross_entropy(w["second"], batch)
+        return client.loss(w["first"], batch) + 2 * client.loss(w["second"], batch)
 
     together = run(client.fit(starts, both, stream=0))
-    first = run(client.fit(starts["first"], client.cross_entropy, stream=0))
-    second = run(
-        client.fit(starts["second"], lambda w, batch, extra: 2 * client.cross_entropy(w, batch), stream=0)
-    )
+    first = run(client.fit(starts["first"], client.loss, stream=0))
+    second = run(client.fit(starts["second"], lambda w, batch, extra: 2 * client.loss(w, batch), stream=0))
     assert list(together.weights) == ["first", "second"]
     assert close(together.weights["first"], first.weights, 1e-12)
     assert close(together.weights["second"], second.weights, 1e-12)
@@ -433,8 +431,8 @@ def test_the_learning_rate_decays_with_the_rounds():
     plain = make_client(net, n=5, round=3, lr=0.05)
     assert late.lr == 0.05
     assert same_bits(
-        run(late.fit(late.initial, late.cross_entropy)).weights,
-        run(plain.fit(plain.initial, plain.cross_entropy)).weights,
+        run(late.fit(late.initial, late.loss)).weights,
+        run(plain.fit(plain.initial, plain.loss)).weights,
     )
 
 
@@ -470,7 +468,7 @@ def test_memory_formats_agree(batch_norm):
         x, _ = images.batch(torch.arange(4))
         assert x.is_contiguous(memory_format=torch.channels_last) == channels_last
         client = make_client(net, images, epochs=3, momentum=0.5)
-        results.append(run(client.fit(client.initial, client.cross_entropy)))
+        results.append(run(client.fit(client.initial, client.loss)))
     assert close(results[0], results[1], 1e-9)
     assert all(t.is_contiguous() for t in results[1].weights.values())
 
@@ -484,7 +482,7 @@ def depthwise():
 def test_fitted_weights_lie_in_memory_as_those_read_from_a_file():
     """A kernel of one input channel is contiguous in either format, and its strides choose the code."""
     client = make_client(Net(depthwise, dtype=torch.float64), make_images(channels_last=True))
-    for t in run(client.fit(client.initial, client.cross_entropy)).weights.values():
+    for t in run(client.fit(client.initial, client.loss)).weights.values():
         assert t.stride() == torch.empty(t.shape).stride()
 
 
@@ -492,7 +490,7 @@ def test_single_precision_is_single_precision():
     client = make_client(
         Net(smooth_split), make_images(dtype=torch.float32), precision="float32", momentum=0.5
     )
-    fitted = run(client.fit(client.initial, client.cross_entropy))
+    fitted = run(client.fit(client.initial, client.loss))
     assert {t.dtype for t in fitted.weights.values()} == {torch.float32}
 
 
@@ -522,7 +520,7 @@ def test_totals_and_fits_share_no_noise():
     client = make_client(smooth_net())
     total = client.total(lambda w, batch, extra: uniform(batch.key, (4,)), client.initial)
     for stream in range(4):
-        fit = client.fit(client.initial, client.cross_entropy, stream=stream)
+        fit = client.fit(client.initial, client.loss, stream=stream)
         shared = {*step_keys(total.key, 9).tolist()} & {*step_keys(fit.key, 9).tolist()}
         assert not shared
 
@@ -545,9 +543,9 @@ def test_fits_and_totals_of_a_method_in_turn():
     seen = []
 
     async def method(client):
-        first = await client.fit(client.initial, client.cross_entropy)
+        first = await client.fit(client.initial, client.loss)
         count = await client.total(lambda w, batch, extra: batch.y.new_ones(()) * len(batch.y), first.weights)
-        second = await client.fit(first.weights, client.cross_entropy, epochs=2)
+        second = await client.fit(first.weights, client.loss, epochs=2)
         return first, int(count), second
 
     client = make_client(smooth_net(), n=12)
@@ -560,7 +558,7 @@ def test_fits_and_totals_of_a_method_in_turn():
 
 def test_an_error_of_a_method_is_not_swallowed():
     async def method(client):
-        await client.fit(client.initial, client.cross_entropy)
+        await client.fit(client.initial, client.loss)
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):

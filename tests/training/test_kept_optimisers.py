@@ -34,8 +34,8 @@ class Seeing(FedAvg):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         assert state.keys() == {"rounds"}
-        first = await client.fit(down["weights"], client.cross_entropy)
-        second = await client.fit(first.weights, client.cross_entropy)
+        first = await client.fit(down["weights"], client.loss)
+        second = await client.fit(first.weights, client.loss)
         return {"weights": second.weights}, {"rounds": state["rounds"] + 1}
 
     def scores(self, client: Client, state: State, down: State, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -50,7 +50,7 @@ class Changing(FedAvg):
         weights: Params = down["weights"]
         if client.round:
             weights = Params(weights.tensors, frozenset(n for n in weights.train_names if "head" in n))
-        fitted = await client.fit(weights, client.cross_entropy)
+        fitted = await client.fit(weights, client.loss)
         return {"weights": weights.merge(fitted.weights) if client.round else fitted.weights}, state
 
 
@@ -73,9 +73,7 @@ def test_rounds_are_as_one_optimiser(run: Any, optimiser: Optimiser, numbers: An
         for client, before in zip(clients, kept):
             client._kept = dict(before)
         for number in range(2):
-            fits = [
-                c.fit(weights.get((k, number), c.initial), c.cross_entropy) for k, c in enumerate(clients)
-            ]
+            fits = [c.fit(weights.get((k, number), c.initial), c.loss) for k, c in enumerate(clients)]
             for k, fit in enumerate(fits):
                 batches.setdefault((k, number), []).extend(fit.batches)  # type: ignore[attr-defined]
             found = run([only(fit) for fit in fits], lambda k, fitted: None)
@@ -96,7 +94,7 @@ def test_rounds_are_as_one_optimiser(run: Any, optimiser: Optimiser, numbers: An
 @EXECUTIONS
 def test_without_it_fits_begin_anew(run: Any) -> None:
     (client,) = make_clients(smooth_net(), [12], optimiser=Adam())
-    run([only(client.fit(client.initial, client.cross_entropy))], lambda k, fitted: None)
+    run([only(client.fit(client.initial, client.loss))], lambda k, fitted: None)
     assert client._kept is None
 
 
@@ -132,15 +130,13 @@ class Warming(FedAvg):
     phase: str | None = None
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        net = client.net
-
         def halved(w: Params, batch: Batch, extra: None) -> torch.Tensor:
-            return net.cross_entropy(w, batch) / 2
+            return client.loss(w, batch) / 2
 
         if client.round:
-            loss = client.cross_entropy if self.phase else halved
+            loss = client.loss if self.phase else halved
             await client.fit(down["weights"], loss, stream=1, phase=self.phase)
-        fitted = await client.fit(down["weights"], client.cross_entropy, stream=0)
+        fitted = await client.fit(down["weights"], client.loss, stream=0)
         return {"weights": fitted.weights}, state
 
 

@@ -2,12 +2,11 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from rayfl.errors import BadCode
 from rayfl.nets import SplitNet, build
-from rayfl.training import Batch, Net, Params
+from rayfl.training import Net, Params
 from tests.support.nets import (
     CLASSES,
     SHAPE,
@@ -93,8 +92,7 @@ def test_train_mode_on_weights_not_trained_is_refused():
     """A call in train mode on weights that are not trained is refused."""
     net = smooth_net(batch_norm=True)
     w = net.initial(0)
-    batch = Batch(X, torch.zeros(len(X), dtype=torch.int64), torch.tensor(0))
-    for call in (lambda: net(w, X), lambda: net.features(w, X), lambda: net.cross_entropy(w, batch)):
+    for call in (lambda: net(w, X), lambda: net.features(w, X)):
         with pytest.raises(RuntimeError, match=r"use net\.eval"):
             call()
     smooth_net()(w.select(lambda n: not n.startswith(("conv.1", "fc.1"))), X)  # no statistics, no danger
@@ -187,13 +185,6 @@ def test_initial_has_the_precision_of_the_net():
     wide = smooth_net().initial(3)
     assert {t.dtype for t in narrow.values()} == {torch.float32}
     assert same_bits(narrow.to(torch.float64), wide)
-
-
-def test_cross_entropy_is_the_plain_loss():
-    net = smooth_net()
-    w, y = net.initial(0), torch.tensor([0, 1, 2, 1])
-    expected = F.cross_entropy(net(w, X), y)
-    assert torch.equal(net.cross_entropy(w, Batch(X, y, torch.tensor(0))), expected)
 
 
 @pytest.mark.parametrize("named", [False, True])

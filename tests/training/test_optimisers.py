@@ -59,7 +59,7 @@ def test_a_fit_is_that_of_torch(
 ) -> None:
     """Sixty steps of clients of uneven sizes, whose last batches are trained by themselves in a stack."""
     clients = make_clients(smooth_net(), [12, 7, 5], optimiser=optimiser, epochs=20, lr=0.01, **numbers)
-    fits = [c.fit(c.initial, c.cross_entropy) for c in clients]
+    fits = [c.fit(c.initial, c.loss) for c in clients]
     batches = [fit.batches for fit in fits]  # type: ignore[attr-defined]
     found = run([only(fit) for fit in fits], lambda k, fitted: None)
     make = of_torch(reference, optimiser, numbers, options)
@@ -131,8 +131,8 @@ def test_a_fit_may_have_its_own(run: Any) -> None:
     """It counts as if the run had it; the run's momentum is SGD's alone."""
     of_sgd = make_clients(smooth_net(), [12, 7], momentum=0.9)
     of_adam = make_clients(smooth_net(), [12, 7], optimiser=Adam())
-    found = run([only(c.fit(c.initial, c.cross_entropy, optimiser=Adam())) for c in of_sgd], lambda *_: None)
-    expected = run([only(c.fit(c.initial, c.cross_entropy)) for c in of_adam], lambda *_: None)
+    found = run([only(c.fit(c.initial, c.loss, optimiser=Adam())) for c in of_sgd], lambda *_: None)
+    expected = run([only(c.fit(c.initial, c.loss)) for c in of_adam], lambda *_: None)
     for a, b in zip(found, expected):
         assert same_bits(a.weights, b.weights)
         assert a.effective_steps != a.effective_steps  # NaN: Adam's steps are no sum of gradients
@@ -234,5 +234,5 @@ def test_what_does_not_go_together_is_refused() -> None:
         Training(optimiser=SGD(nesterov=True))
     (client,) = make_clients(smooth_net(), [12], optimiser=Adam())
     with refused(Conflict, "client.fit"):
-        client.fit(client.initial, client.cross_entropy, momentum=0.5)
-    client.fit(client.initial, client.cross_entropy, momentum=0.0)
+        client.fit(client.initial, client.loss, momentum=0.5)
+    client.fit(client.initial, client.loss, momentum=0.0)

@@ -50,7 +50,7 @@ def test_a_rate_of_its_own(run: Any) -> None:
     steps = [
         [
             fitted.weights - start
-            for fitted in drive(run, [only(c.fit(start, c.cross_entropy, lr=lr, stream=0)) for c in clients])
+            for fitted in drive(run, [only(c.fit(start, c.loss, lr=lr, stream=0)) for c in clients])
         ]
         for lr in (0.1, 0.2, 0.0)
     ]
@@ -66,9 +66,9 @@ def test_steps_are_the_first_ones_of_epochs() -> None:
     net = smooth_net()
     fives = make_clients(net, [12, 7], batch_size=5, steps=5)
     for client, passes, sizes in zip(fives, (2, 3), ([5, 5, 2, 5, 5], [5, 2, 5, 2, 5]), strict=True):
-        request = client.fit(client.initial, client.cross_entropy, stream=0)
+        request = client.fit(client.initial, client.loss, stream=0)
         assert [len(batch) for batch in request.batches] == sizes
-        whole = client.fit(client.initial, client.cross_entropy, stream=0, epochs=passes)
+        whole = client.fit(client.initial, client.loss, stream=0, epochs=passes)
         assert len(whole.batches) >= 5
         assert torch.cat(request.batches).tolist() == torch.cat(whole.batches[:5]).tolist()
 
@@ -129,9 +129,9 @@ def test_an_optimiser_of_its_own(run: Any, given: dict[str, float]) -> None:
     """What a fit is given counts as if the run had it, and the rest is the run's; 0 switches off."""
     net, settings = smooth_net(), {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.2}
     clients, others = make_clients(net, [12, 7], **settings), make_clients(net, [12, 7], **(settings | given))
-    found = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2, **given)) for c in clients])
-    expected = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in others])
-    plain = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in clients])
+    found = drive(run, [only(c.fit(c.initial, c.loss, epochs=2, **given)) for c in clients])
+    expected = drive(run, [only(c.fit(c.initial, c.loss, epochs=2)) for c in others])
+    plain = drive(run, [only(c.fit(c.initial, c.loss, epochs=2)) for c in clients])
     for a, b, c in zip(found, expected, plain):
         assert same_bits(a.weights, b.weights)
         assert a.effective_steps == b.effective_steps
@@ -149,7 +149,7 @@ def test_batches_of_their_own_size(run: Any, own: int | None, sizes: list[int]) 
     assert [len(b) for b in next(client._passes(0, own))] == sizes
     other = make_client(net, n=12, batch_size=own or (12 if own == 0 else 5))
     found, expected = (
-        drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2, batch_size=size))])[0]
+        drive(run, [only(c.fit(c.initial, c.loss, epochs=2, batch_size=size))])[0]
         for c, size in ((client, own), (other, None))
     )
     assert same_bits(found.weights, expected.weights)
@@ -160,7 +160,7 @@ def test_batches_of_their_own_size(run: Any, own: int | None, sizes: list[int]) 
 def test_all_data_as_one_batch_of_clients_of_different_size(run: Any) -> None:
     net = smooth_net()
     clients = make_clients(net, [12, 7, 12])
-    found = drive(run, [only(c.fit(c.initial, c.cross_entropy, batch_size=0)) for c in clients])
+    found = drive(run, [only(c.fit(c.initial, c.loss, batch_size=0)) for c in clients])
     for c, fitted in zip(clients, found):
         w = {n: t.clone().requires_grad_() for n, t in c.initial.items()}
         x, y = c._examples.batch(c._indices)
@@ -173,7 +173,7 @@ def test_all_data_as_one_batch_of_clients_of_different_size(run: Any) -> None:
 def test_a_share_is_two_samples_at_least_for_batch_norm() -> None:
     for batch_norm, size in ((False, 1), (True, 2)):
         client = make_client(smooth_net(batch_norm), n=10)
-        fit: Any = client.fit(client.initial, client.cross_entropy, share=0.01)
+        fit: Any = client.fit(client.initial, client.loss, share=0.01)
         assert [len(batch) for batch in fit.batches] == [size]
         drive(run_loop, [only(fit)])
 
@@ -205,9 +205,9 @@ def test_totals_over_what_is_not_there_are_refused() -> None:
     client = make_client(smooth_net(), id=7)
     assert client.val_samples == 0
     with refused(BadCode, "client.total"):
-        client.total(client.cross_entropy, client.initial, split="val")
+        client.total(client.loss, client.initial, split="val")
     with pytest.raises(KeyError, match="test"):
-        client.total(client.cross_entropy, client.initial, split="test")  # type: ignore[arg-type]
+        client.total(client.loss, client.initial, split="test")  # type: ignore[arg-type]
 
 
 class ByValidation(FedAvg):
@@ -255,7 +255,7 @@ def test_a_fit_that_only_renews_buffers(run: Any) -> None:
     start = clients[0].initial
     frozen = Params(start.tensors, frozenset())
     found, expected = (
-        drive(run, [only(c.fit(w, c.cross_entropy, lr=0.0, epochs=2, stream=0)) for c in clients])
+        drive(run, [only(c.fit(w, c.loss, lr=0.0, epochs=2, stream=0)) for c in clients])
         for w in (frozen, start)
     )
     for a, b in zip(found, expected):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.errors import Conflict
@@ -173,7 +172,7 @@ class FDSE(PartlyPersonal):
         w = self._whole_model(state, down)
         up: dict[str, Any] = {}
         if self.lam == 0 or client.round == 0:
-            w = (await client.fit(w, client.cross_entropy, phase="local")).weights
+            w = (await client.fit(w, client.loss, phase="local")).weights
         else:
             net, targets = client.net, self._consistency.global_statistics(down["weights"], self._norms)
 
@@ -182,7 +181,7 @@ class FDSE(PartlyPersonal):
             ) -> tuple[Tensor, Tensor]:
                 scores, inputs = net.watch(w["net"], batch.x, self._norms)
                 con = self._consistency.loss(inputs, w["seen"], targets)
-                return F.cross_entropy(scores, batch.y), self.lam * con
+                return client.loss_of(scores, batch), self.lam * con
 
             def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
                 own_task, consistency = both_terms(w, batch, targets)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, load, mean, net_of, score, sgd, step, weights_of
 
@@ -33,7 +32,7 @@ def run(world: World, *, alpha: float = 0.5, adaptive: bool = True) -> Outcome:
                 a = alphas[i].clone().requires_grad_()
                 v.eval()
                 scores = functional_call(v, mixed(a, v, w), (data.x[batches[0]],))
-                F.cross_entropy(scores, data.y[batches[0]]).backward()
+                world.loss(scores, data.y[batches[0]]).backward()
                 v.train()
                 alphas[i] = (alphas[i] - world.lr * a.grad).clamp(0, 1)
             optimiser = sgd(world, w, v)
@@ -41,7 +40,7 @@ def run(world: World, *, alpha: float = 0.5, adaptive: bool = True) -> Outcome:
                 x, y = data.x[batch], data.y[batch]
                 # The gradient is that in v, which has a factor α. A pass changes only v's statistics.
                 through = functional_call(v, mixed(alphas[i], v, w), (x,))
-                loss = F.cross_entropy(w(x), y) + F.cross_entropy(through, y)
+                loss = world.loss(w(x), y) + world.loss(through, y)
                 step(world, loss, optimiser, w, v)
             trained.append(weights_of(w))
             personal[i] = weights_of(v)

@@ -184,7 +184,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
     "Local": (
         kept("Local", -1, "weights"),
         kept("Local", 1.1, "weights"),
-        out("training.net:F.cross_entropy", lambda mean, scores, y: mean * len(y)),
+        out("training.losses:F.cross_entropy", lambda mean, scores, y: mean * len(y)),
     ),
     "FedAvg": (step("FedAvg", -1), step("FedAvg", 1.1), other_mean("FedAvg")),
     "FedAvg-FT": (
@@ -237,8 +237,8 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         ),
     ),
     "FedALA": (
-        out("methods.fedala:F.cross_entropy", times(-1)),
-        out("methods.fedala:F.cross_entropy", times(1.1)),
+        out("training.losses:F.cross_entropy", times(-1)),
+        out("training.losses:F.cross_entropy", times(1.1)),
         other_mean("FedALA"),
     ),
     "FedKD": (

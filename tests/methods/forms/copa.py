@@ -25,8 +25,8 @@ def run(world: World, *, w_foreign: float = 1.0, foreign: str = "sum") -> Outcom
             for batch in world.batches(i, round):
                 y = data.y[batch]
                 z = net.fc(net.conv(data.x[batch]))
-                foreign_losses = [F.cross_entropy(F.linear(z, *(h[n] for n in names)), y) for h in others]
-                step(world, F.cross_entropy(net.head(z), y) + factor * sum(foreign_losses), optimiser, net)
+                foreign_losses = [world.loss(F.linear(z, *(h[n] for n in names)), y) for h in others]
+                step(world, world.loss(net.head(z), y) + factor * sum(foreign_losses), optimiser, net)
             found = weights_of(net)
             collected[i] = {name: found.pop(name) for name in names}
             trained.append(found)

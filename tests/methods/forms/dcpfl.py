@@ -70,7 +70,7 @@ def run(
                 z, y = net.fc(net.conv(data.x[batch])), data.y[batch]
                 pairs = [(f, known[c][1]) for f, c in zip(z, y.tolist()) if c in known]
                 pulls = sum(torch.sqrt(((f - mu) ** 2).sum() + 1e-12) for f, mu in pairs)  # eq. 3
-                step(world, F.cross_entropy(net.head(z), y) + lam * pulls / len(y), optimiser, net)
+                step(world, world.loss(net.head(z), y) + lam * pulls / len(y), optimiser, net)
             own[i] = weights_of(net)
             with torch.no_grad():
                 z = net.eval().fc(net.conv(data.x))

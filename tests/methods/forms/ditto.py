@@ -1,7 +1,6 @@
 """Ditto: T. Li et al., ICML 2021, Algorithm 1."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, sgd, step, weights_of
 
@@ -21,10 +20,10 @@ def run(world: World, *, mu: float = 1.0) -> Outcome:
             optimiser_w, optimiser_v = sgd(world, w), sgd(world, v)
             for batch in world.batches(i, round):
                 x, y = data.x[batch], data.y[batch]
-                step(world, F.cross_entropy(w(x), y), optimiser_w, w)
+                step(world, world.loss(w(x), y), optimiser_w, w)
                 # h(v; w_t) = F(v) + μ/2 ‖v − w_t‖²: w_t is what was received, not the copy in training.
                 pull = sum((p - weights[name]).square().sum() for name, p in v.named_parameters())
-                step(world, F.cross_entropy(v(x), y) + mu / 2 * pull, optimiser_v, v)
+                step(world, world.loss(v(x), y) + mu / 2 * pull, optimiser_v, v)
             trained.append(weights_of(w))
             personal[i] = weights_of(v)
         weights = mean(trained, world.samples(cohort))

@@ -29,7 +29,7 @@ def run(world: World, *, gamma: float = 1.0) -> Outcome:
                 scores, y = net(data.x[batch]), data.y[batch]
                 # Open on the page: the mean is over the batch; samples without a target count as 0.
                 each: Tensor = -(target[y] * F.log_softmax(scores, 1)).sum(1) * (others[y] > 0)
-                step(world, F.cross_entropy(scores, y) + gamma * each.mean(), optimiser, net)
+                step(world, world.loss(scores, y) + gamma * each.mean(), optimiser, net)
             personal[i] = weights_of(net)
             own[i], counts = class_means(score(net, data.x).softmax(1), data.y, classes)
             means.append(own[i])

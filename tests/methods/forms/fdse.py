@@ -166,7 +166,7 @@ def run(
             net, x, y = build(server | own[i]), world.clients[i].x, world.clients[i].y
             optimiser, consistency = sgd(world, net), Consistency(net, gamma, ema_init)
             for batch in world.batches(i, round):
-                loss = F.cross_entropy(net(x[batch]), y[batch])
+                loss = world.loss(net(x[batch]), y[batch])
                 if round:  # eq. 7; the targets of the first round say nothing
                     loss = loss + lam * sum(w * L for w, L in zip(importance, getattr(consistency, reg)(net)))
                 step(world, loss, optimiser, net)

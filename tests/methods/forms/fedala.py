@@ -1,7 +1,6 @@
 """FedALA: J. Zhang et al., AAAI 2023, Algorithm 1."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import (
     Outcome,
@@ -52,7 +51,7 @@ def run(
             for row in rows:
                 batch = row[row >= 0]
                 load(net, mix(weights, own[i], share[i]))  # batch statistics count: train mode
-                loss = F.cross_entropy(net(data.x[batch]), data.y[batch])
+                loss = world.loss(net(data.x[batch]), data.y[batch])
                 slopes = torch.autograd.grad(loss, [parameters[name] for name in upper])
                 for name, slope in zip(upper, slopes, strict=True):  # eq. 6, without clip
                     by = slope * (weights[name] - own[i][name])
@@ -72,7 +71,7 @@ def run(
             data, net = world.clients[i], net_of(world, mix(weights, own[i], share[i]))
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
             trained.append(weights_of(net))
             own[i] = {name: trained[-1][name] for name in upper}
             before[i] += 1

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tests.methods.forms import fedavg
 from tests.methods.forms.world import Outcome, World, net_of, score, sgd, step
@@ -19,7 +18,7 @@ def run(world: World, *, epochs: int = 1, lr: float | None = None, part: str = "
         optimiser.param_groups[0]["lr"] = lr or world.lr
         for epoch in world.order(i, len(world.cohorts), 0)[:epochs]:
             for batch in epoch:
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
         scores.append(score(net, world.probe))
     outcome.logits["finetuned"] = torch.stack(scores)
     return outcome

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
@@ -35,7 +34,7 @@ def run(world: World, *, bn_personal: str = "all") -> Outcome:
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 optimiser.step()
             result = weights_of(net)

@@ -71,9 +71,9 @@ def run(
                 for m in nets:  # eq. 6 and 7
                     f, classify = halves(nets[m], exchange)
                     h = f(x[batch])
-                    loss = F.cross_entropy(classify(h), y[batch])
+                    loss = world.loss(classify(h), y[batch])
                     if inter in ("both", m):
-                        loss = loss + mu * sum(F.cross_entropy(c(h), y[batch]) for c in foreign)
+                        loss = loss + mu * sum(world.loss(c(h), y[batch]) for c in foreign)
                     step(world, loss, optimisers[m], nets[m])
             online, offline[i] = weights_of(nets["online"]), weights_of(nets["offline"])
             uploads.append({k: online[k] for k in shared})

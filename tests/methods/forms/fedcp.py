@@ -65,7 +65,7 @@ def run(world: World, *, lam: float = 0.1) -> Outcome:
                 x = data.x[batch]
                 z = net.fc(net.conv(x))
                 r_p, r_g = cpn(z * v, world.draw("gumbel", i, round, 0, s))
-                loss = F.cross_entropy(net.head(r_p * z) + h_g(r_g * z), data.y[batch])
+                loss = world.loss(net.head(r_p * z) + h_g(r_g * z), data.y[batch])
                 with torch.no_grad():
                     before = received.fc(received.conv(x))
                 distance = (kernel(z, z) + kernel(before, before) - 2 * kernel(z, before)).mean()

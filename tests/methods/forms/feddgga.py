@@ -2,17 +2,16 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, Samples, World, mean, net_of, score, sgd, weights_of
 from tests.methods.forms.world import step as take_step
 
 
-def badness(net: nn.Module, data: Samples, metric: str) -> float:
+def badness(world: World, net: nn.Module, data: Samples, metric: str) -> float:
     """Return a net's loss or share of errors on validation data, or on training data if there are none."""
     x, y = (data.x_val, data.y_val) if len(data.y_val) else (data.x, data.y)
     scores = score(net, x)
-    return float(F.cross_entropy(scores, y) if metric == "loss" else (scores.argmax(1) != y).double().mean())
+    return float(world.loss(scores, y) if metric == "loss" else (scores.argmax(1) != y).double().mean())
 
 
 def run(world: World, *, step: float = 0.2, metric: str = "accuracy", center: bool = False) -> Outcome:
@@ -24,11 +23,11 @@ def run(world: World, *, step: float = 0.2, metric: str = "accuracy", center: bo
         trained, gaps = [], {}
         for i in cohort:
             net, data = net_of(world, weights), world.clients[i]
-            gaps[i] = badness(net, data, metric) - last[i] if i in last else 0.0  # as the page says
+            gaps[i] = badness(world, net, data, metric) - last[i] if i in last else 0.0  # as the page says
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
-                take_step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
-            last[i] = badness(net, data, metric)
+                take_step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
+            last[i] = badness(world, net, data, metric)
             trained.append(weights_of(net))
         middle = sum(gaps.values()) / len(gaps) if center else 0.0
         gaps = {i: gap - middle for i, gap in gaps.items()}

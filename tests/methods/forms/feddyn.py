@@ -1,7 +1,6 @@
 """FedDyn: Acar et al., ICLR 2021, Algorithm 1."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, Weights, World, clip, mean, score, sgd, weights_of
 
@@ -25,7 +24,7 @@ def run(world: World, *, alpha: float = 0.01) -> Outcome:
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
                 # eq. 1: L_i(w) - <grad L_i(theta_i), w> + alpha / 2 |w - theta|^2
-                loss = F.cross_entropy(net(data.x[batch]), data.y[batch])
+                loss = world.loss(net(data.x[batch]), data.y[batch])
                 for name, w in net.named_parameters():
                     loss = loss - (own[i][name] * w).sum() + alpha / 2 * (w - theta[name]).square().sum()
                 loss.backward()

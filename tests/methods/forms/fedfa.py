@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import (
     Outcome,
@@ -96,7 +95,7 @@ def run(
                 noise = world.draw("noise", i, round, 0, s).split(list(convs), 2)
                 for layer, u, e in zip(layers, world.draw("augment", i, round, 0, s), noise):
                     layer.noise = e if u < prob else None
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
             trained.append(weights_of(net))
             statistics.append(torch.cat([layer.means for layer in layers], 1))
         shares, found = world.samples(cohort), torch.stack(statistics)

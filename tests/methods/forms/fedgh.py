@@ -31,7 +31,7 @@ def run(world: World, *, server_lr: float = 0.01) -> Outcome:
             net.head.load_state_dict(head.state_dict())
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
             personal[i] = weights_of(net)
             uploads.append(class_means(feature(net, data.x), data.y, world.classes))
         optimiser = torch.optim.SGD(head.parameters(), server_lr)  # no momentum, weight decay or clip

@@ -1,7 +1,6 @@
 """FedHEAL: Chen, Huang, Ye, CVPR 2024, in the form that the specification gives it."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, Weights, World, net_of, score, sgd, step, weights_of
 
@@ -24,7 +23,7 @@ def run(world: World, *, tau: float = 0.3, beta: float = 0.4) -> Outcome:
             data, net = world.clients[i], net_of(world, weights)
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
             updates.append({name: value - weights[name] for name, value in weights_of(net).items()})
         masks: list[Weights] = []
         for i, update in zip(cohort, updates, strict=True):

@@ -58,16 +58,16 @@ def run(
             if schedule == "alternating":
                 for e in range(world.epochs):
                     for b in world.order(i, round, 0)[e]:
-                        loss = F.cross_entropy(H(generic.fc(generic.conv(x[b])) @ P[0]), y[b])
+                        loss = world.loss(H(generic.fc(generic.conv(x[b])) @ P[0]), y[b])
                         step(world, loss, first, generic)
                     for b in world.order(i, round, 1)[e] if individual_extractor else []:
-                        loss = F.cross_entropy(H(individual.fc(individual.conv(x[b])) @ P[i + 1]), y[b])
+                        loss = world.loss(H(individual.fc(individual.conv(x[b])) @ P[i + 1]), y[b])
                         step(world, loss, second, individual)
             for b in world.batches(i, round) if schedule == "joint" else []:
                 f_g, f_p = generic.fc(generic.conv(x[b])), individual.fc(individual.conv(x[b]))
                 g, p = f_g @ P[0], f_p @ P[i + 1]
                 terms = [g, p, alpha * g + (1 - alpha) * p] if individual_extractor else [g]
-                loss = sum(F.cross_entropy(H(phi), y[b]) for phi in terms)
+                loss = sum(world.loss(H(phi), y[b]) for phi in terms)
                 if individual_extractor and (ortho_reg_on != "projected" or not projections):  # else it is 0
                     pairs = {"projected": (g, p), "raw": (f_g, f_p), "relu": (g.relu(), p.relu())}
                     pairs["cos"] = F.normalize(f_g), F.normalize(f_p)

@@ -52,7 +52,7 @@ def run(world: World, *, T_start: float = 0.95, T_end: float = 0.98) -> Outcome:
                 x, y = data.x[batch], data.y[batch]
                 z, z_mentee = mentor.fc(mentor.conv(x)), mentee.fc(mentee.conv(x))
                 p, p_mentee = mentor.head(z), mentee.head(z_mentee)
-                ce, ce_mentee = F.cross_entropy(p, y), F.cross_entropy(p_mentee, y)
+                ce, ce_mentee = world.loss(p, y), world.loss(p_mentee, y)
                 c = (ce + ce_mentee).detach().clamp(min=0.01)
                 # Open on the page: W_h is in both losses, as in the paper, and learns from their sum.
                 loss = ce + (kl(p_mentee, p) + F.mse_loss(z, w_h(z_mentee.detach()))) / c

@@ -1,7 +1,6 @@
 """FedOpt: Reddi et al., ICLR 2021, Algorithm 2; FedAvgM: Hsu et al., arXiv 1909.06335, 2019."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
 
@@ -32,7 +31,7 @@ def run(
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 optimiser.step()
             trained.append(weights_of(net))

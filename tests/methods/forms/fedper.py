@@ -1,7 +1,6 @@
 """FedPer: Arivazhagan et al., arXiv 1912.00818, 2019, Algorithms 1 and 2."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
 
@@ -23,7 +22,7 @@ def run(world: World, *, personal: str = "last_layer") -> Outcome:
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 optimiser.step()
             result = weights_of(net)

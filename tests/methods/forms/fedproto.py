@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tests.methods.forms.world import (
     Outcome,
@@ -39,7 +38,7 @@ def run(
                 z = net.fc(net.conv(data.x[batch]))
                 # eq. 7, with the mean over batch and features; samples without a prototype count as 0.
                 pull = ((z - prototypes[y]).square() * known[y][:, None]).mean()
-                step(world, F.cross_entropy(net.head(z), y) + lam * pull, optimiser, net)
+                step(world, world.loss(net.head(z), y) + lam * pull, optimiser, net)
             personal[i] = weights_of(net)
             means, counts = class_means(feature(net, data.x), data.y, world.classes)  # eq. 3
             share = counts if prototype_weights == "counts" else (counts > 0).to(counts)

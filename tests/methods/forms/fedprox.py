@@ -1,7 +1,6 @@
 """FedProx: Li et al., MLSys 2020, Algorithm 2."""
 
 import torch
-from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
@@ -26,7 +25,7 @@ def run(world: World, *, mu: float = 0.01, norm: str = "squared") -> Outcome:
                 # h(w; w_t) = F(w) + mu / 2 |w - w_t|^2 (eq. 2); |.| has gradient 0 at 0
                 distance = torch.linalg.vector_norm(parameters_to_vector(net.parameters()) - received)
                 penalty = mu / 2 * (distance**2 if norm == "squared" else distance)
-                (F.cross_entropy(net(data.x[batch]), data.y[batch]) + penalty).backward()
+                (world.loss(net(data.x[batch]), data.y[batch]) + penalty).backward()
                 clip(world, net)
                 optimiser.step()
             trained.append(weights_of(net))

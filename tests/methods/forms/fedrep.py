@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, Samples, World, clip, mean, score, sgd, weights_of
 
@@ -16,7 +15,7 @@ def fit(world: World, net: nn.Module, parts: Sequence[str], data: Samples, batch
     optimiser = sgd(world, net)
     for batch in batches:
         net.zero_grad()  # also what an earlier fit has left at parts that are frozen now
-        F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+        world.loss(net(data.x[batch]), data.y[batch]).backward()
         clip(world, net)
         optimiser.step()
 

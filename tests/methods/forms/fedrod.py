@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
 
@@ -39,9 +38,9 @@ def run(world: World, *, balanced: bool = True, head: str = "last_layer") -> Out
                 optimiser.zero_grad()
                 z, y = extractor(data.x[batch]), data.y[batch]
                 logits = generic(z)
-                balanced_risk = F.cross_entropy(logits + prior, y)  # balanced softmax, with gamma = 1
+                balanced_risk = world.loss(logits + prior, y)  # balanced softmax, with gamma = 1
                 # the empirical risk of the sum of both heads trains the personal one alone
-                empirical_risk = F.cross_entropy(logits.detach() + personal(z.detach()), y)
+                empirical_risk = world.loss(logits.detach() + personal(z.detach()), y)
                 (balanced_risk + empirical_risk).backward()
                 clip(world, net, personal)
                 optimiser.step()

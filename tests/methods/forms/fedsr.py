@@ -72,7 +72,7 @@ def run(
             for s, batch in enumerate(world.batches(i, round)):
                 y, (mu, sigma) = data.y[batch], net(data.x[batch])
                 z = mu + sigma * world.draw("noise", i, round, 0, s)
-                loss = F.cross_entropy(net.head(z), y) + alpha_l2r * z.norm(dim=1).mean()
+                loss = world.loss(net.head(z), y) + alpha_l2r * z.norm(dim=1).mean()
                 loss = loss + alpha_cmi * classes[i].divergence(mu, sigma, y)
                 step(world, loss, optimiser, net, classes[i])  # clipped one by one
             trained.append(weights_of(net))

@@ -32,8 +32,8 @@ def run(world: World, *, alpha: float = 0.5, beta: float = 0.5, init: str = "ind
             for batch in world.batches(i, round):
                 x, y = data.x[batch], data.y[batch]
                 p, m = own(x), meme(x)
-                private_loss = alpha * F.cross_entropy(p, y) + (1 - alpha) * kl(m, p)
-                meme_loss = beta * F.cross_entropy(m, y) + (1 - beta) * kl(p, m)
+                private_loss = alpha * world.loss(p, y) + (1 - alpha) * kl(m, p)
+                meme_loss = beta * world.loss(m, y) + (1 - beta) * kl(p, m)
                 step(world, private_loss + meme_loss, optimiser, own, meme)
             private[i] = weights_of(own)
             memes.append(weights_of(meme))

@@ -1,7 +1,6 @@
 """LG-FedAvg: Liang et al., arXiv 2001.01523, 2020, Algorithm 1, without auxiliary losses."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
 
@@ -24,7 +23,7 @@ def run(world: World, *, p: int = 2) -> Outcome:
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 optimiser.step()
             result = weights_of(net)

@@ -1,7 +1,6 @@
 """Local training: every client has a model of its own, and there is no federation."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, clip, score, sgd, weights_of
 
@@ -17,7 +16,7 @@ def run(world: World) -> Outcome:
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 optimiser.step()
             own[i] = weights_of(net)

@@ -38,7 +38,7 @@ def run(world: World, *, mu: float = 1.0, tau: float = 0.5) -> Outcome:
                 near = (F.cosine_similarity(z, z_glob) / tau).exp()
                 far = (F.cosine_similarity(z, z_prev) / tau).exp()
                 contrastive = -(near / (near + far)).log().mean()  # eq. 3
-                supervised = F.cross_entropy(net.get_submodule("head")(z), y)
+                supervised = world.loss(net.get_submodule("head")(z), y)
                 (supervised + mu * contrastive).backward()  # eq. 4
                 clip(world, net)
                 optimiser.step()

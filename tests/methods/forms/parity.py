@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
@@ -43,6 +44,7 @@ class Setting:
         training: in the place of ``TRAINING``.
         changed: what becomes of the data.
         form: what a form runs in.
+        loss: the mean loss of samples, which ``training`` names.
     """
 
     division: str = "shares"
@@ -50,9 +52,20 @@ class Setting:
     training: Mapping[str, Any] = field(default_factory=dict)
     changed: Callable[[FederatedData], FederatedData] = copy
     form: Callable[[World], AbstractContextManager[Any]] = nullcontext
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
 
 
-SETTINGS = {division: Setting(division) for division in ("shares", "domains")}
+def squared_errors(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared errors of the probabilities, [B]: a loss that is no cross-entropy."""
+    p = scores.softmax(1)
+    return p.square().sum(1) - 2 * p.gather(1, targets[:, None])[:, 0] + 1
+
+
+OTHER_LOSS = Setting(
+    training={"loss": f"{__name__}.squared_errors"},
+    loss=lambda scores, targets: squared_errors(scores, targets).mean(),
+)
+SETTINGS = {"shares": Setting(), "domains": replace(OTHER_LOSS, division="domains")}
 SHARES = SETTINGS["shares"]
 
 
@@ -194,6 +207,7 @@ def formed(name: str, setting: Setting = SHARES) -> tuple[Outcome, Run]:
     case, module = CASES[name], name.split()[0].lower().replace("-", "")
     form = import_module(f"tests.methods.forms.{module}")
     world = world_of(run, case, noted, setting.cohorts)
+    world.loss = setting.loss
     with setting.form(world):
         return form.run(world, **case.options, **case.finetune), run
 

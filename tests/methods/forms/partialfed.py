@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, sgd, step, weights_of
 
@@ -91,13 +90,13 @@ def run(
                     v = ((choice.logits + world.draw("gumbel", i, round, 0, s)) / tau).softmax(1)
                     for mixture, share in zip(mixtures, v):
                         mixture.v = share
-                    step(world, F.cross_entropy(net(x[batch]), y[batch]), optimiser, choice)
+                    step(world, world.loss(net(x[batch]), y[batch]), optimiser, choice)
                 logits[i] = choice.logits.detach()
                 kept[i] = [layer for layer, (a, b) in zip(all_layers, logits[i]) if b > a]
             net = start(i)
             optimiser = sgd(world, net)
             for batch in world.batches(i, round, int(learn)):
-                step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
+                step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
             own[i] = weights_of(net)
             trained.append(own[i])
             met.add(i)

@@ -1,7 +1,6 @@
 """pFedMe: Dinh, Tran, Nguyen, NeurIPS 2020, Algorithm 1."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, weights_of
 
@@ -25,7 +24,7 @@ def run(
             for batch in world.batches(i, round):
                 for _ in range(K):  # eq. 7: f(θ) + λ/2 ‖θ − w‖²
                     distance = sum((p - w[name]).square().sum() for name, p in theta.named_parameters())
-                    loss = F.cross_entropy(theta(data.x[batch]), data.y[batch]) + lam / 2 * distance
+                    loss = world.loss(theta(data.x[batch]), data.y[batch]) + lam / 2 * distance
                     optimiser.zero_grad()
                     loss.backward()
                     optimiser.step()

@@ -14,10 +14,10 @@ class Posterior(nn.Module):
         super().__init__()
         self.mean, self.raw = nn.Parameter(mean.clone()), nn.Parameter(deviation.expm1().log())
 
-    def nll(self, z: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    def nll(self, world: World, z: Tensor, y: Tensor, noise: Tensor) -> Tensor:
         """Return the mean negative log-likelihood of features [B, d], under heads by noise [mc, C, d + 1]."""
         heads = self.mean + F.softplus(self.raw) * noise
-        return torch.stack([F.cross_entropy(F.linear(z, w[:, :-1], w[:, -1]), y) for w in heads]).mean()
+        return torch.stack([world.loss(F.linear(z, w[:, :-1], w[:, -1]), y) for w in heads]).mean()
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
                 kl = (
                     (sigma**2 + (q.mean - prior) ** 2) / (2 * rho2) - 0.5 - (sigma / rho2.sqrt()).log()
                 ).sum()
-                elbo = q.nll(z, y, world.draw("head noise", i, round, 0, s)) + kl / len(y)
+                elbo = q.nll(world, z, y, world.draw("head noise", i, round, 0, s)) + kl / len(y)
                 optimiser.zero_grad()
                 (elbo * (1 if normalize_elbo else len(y))).backward()
                 for p in q.parameters() if world.clip else ():  # apart, as the page of the method says
@@ -66,7 +66,9 @@ def run(
             optimiser = sgd(world, net.train())
             for s, batch in enumerate(world.batches(i, round)):
                 z = net.fc(net.conv(x[batch]))
-                step(world, q.nll(z, y[batch], world.draw("base noise", i, round, 0, s)), optimiser, net)
+                step(
+                    world, q.nll(world, z, y[batch], world.draw("base noise", i, round, 0, s)), optimiser, net
+                )
             kept[i] = weights_of(q)["mean"], F.softplus(q.raw)
             bases.append({k: v for k, v in weights_of(net).items() if k in base})
             means.append({"mean": kept[i][0]})

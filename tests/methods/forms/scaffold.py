@@ -1,7 +1,6 @@
 """SCAFFOLD: Karimireddy et al., ICML 2020, Algorithm 1, option II."""
 
 import torch
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, Weights, World, clip, mean, score, sgd, weights_of
 
@@ -25,7 +24,7 @@ def run(world: World, *, server_lr: float = 1.0) -> Outcome:
             optimiser = sgd(world, net)
             for batch in batches:
                 optimiser.zero_grad()
-                F.cross_entropy(net(data.x[batch]), data.y[batch]).backward()
+                world.loss(net(data.x[batch]), data.y[batch]).backward()
                 clip(world, net)
                 for name, value in net.named_parameters():
                     assert value.grad is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Weights = dict[str, Tensor]
@@ -48,6 +49,7 @@ class World:
         make: returns a new net with the initial weights, in float64 and train mode; by name where a method
             has others than the clients' (``make("meme")``); ``make(seed=k)`` has other initial weights, those
             of stream k.
+        loss: ``loss(scores, targets)`` returns the mean loss of samples: [B, classes] and [B] -> a number.
         order: ``order(client, round, fit)`` returns the batches of a fit: for every epoch a list of int64
             places among the client's samples.
         draw: ``draw(what, client, round, fit, step)`` returns what is drawn at random there.
@@ -66,6 +68,7 @@ class World:
     make: Callable[..., nn.Module]
     order: Callable[[int, int, int], list[list[Tensor]]]
     draw: Callable[..., Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     at: tuple[int, int] = (0, 0)
 
     def batches(self, client: int, round: int, fit: int = 0) -> list[Tensor]:
