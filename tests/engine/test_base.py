@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, Training
+from rayfl.engine import inline
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
 from rayfl.engine.process import CUDA_CONTEXT_BYTES, cap_gpu_memory, prepare_gpu
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import Local
 from rayfl.record.folder import read_config
+from tests.support.by_hand import ragged
 from tests.support.federations import small
 from tests.support.refusals import refused
 
@@ -128,6 +130,11 @@ def test_a_gpu_uses_tf32_and_deterministic_kernels_only_if_asked_for(monkeypatch
             assert (products.allow_tf32, convolutions.allow_tf32) == (not asked, not asked)
             assert torch.are_deterministic_algorithms_enabled() is asked
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+        prepare_gpu(deterministic=False, tf32=False)
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+        prepare_gpu(deterministic=True, tf32=False)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     finally:
         torch.use_deterministic_algorithms(False)
         products.allow_tf32, convolutions.allow_tf32 = before
@@ -137,10 +144,87 @@ def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
     federation = small(tmp_path / "run", engine=Inline().resolve())
     with federation.engine.start_in_background("run") as started:
         workers = started.make_workers(federation.plan(), federation.federated_data())
+    assert len(workers) == 0
     workers.start(allow_fewer=False)
+    assert len(workers) == 1
     torch.use_deterministic_algorithms(True)  # as a run does that asks for it
     workers.close()
     assert not torch.are_deterministic_algorithms_enabled()
+    assert len(workers) == 0
+    workers.start(allow_fewer=False)
+    workers.keep_survivors()  # there is one process for all
+    assert len(workers) == 0
+
+
+def test_inline_on_a_gpu(tmp_path, monkeypatch):
+    """It must be there, and no more than what is reserved of it is filled."""
+    federation, caps = small(tmp_path / "run", engine=Inline(device="cuda")), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refused(Missing, "engine.device"):
+        federation.engine.resolve()
+    monkeypatch.setattr(inline, "cap_gpu_memory", caps.append)
+    for reserved, cap in ((None, 0), (0.25, 0.25)):
+        monkeypatch.setattr(inline, "reserved_gpus", lambda reserved=reserved: reserved)
+        with federation.engine.start_in_background("run") as started:
+            started.make_workers(federation.plan(), federation.federated_data())
+        assert caps.pop() == cap
+
+
+def test_how_a_stack_is_tried(tmp_path, monkeypatch):
+    """With the two largest clients of each net, in a loop on the CPU; in float32 where float64 fails."""
+    tried, ended = [], []
+
+    class Tried(inline.InlineWorkers):
+        def __init__(self, plan, data):
+            tried.append(plan)
+            super().__init__(plan, data)
+
+        def call(self, k, name, *arguments, **options):
+            if name == "updates":
+                assert arguments[1] == [0, 2, 3, 1]
+            return super().call(k, name, *arguments, **options)
+
+        def close(self):
+            ended.append(True)
+            super().close()
+
+    def differ(updates, tolerance):
+        for update in updates:
+            update.close()
+        tried.append(tolerance)
+        if len(tried) == 2:
+            raise ValueError
+        return "otherwise"
+
+    monkeypatch.setattr(inline, "InlineWorkers", Tried)
+    monkeypatch.setattr(inline, "discrepancy", differ)
+    nets = ["rayfl.testing.by_hand.tiny", "rayfl.testing.by_hand.tiny_wide"]
+    plan = small(tmp_path, engine=Inline(execution="stacked", device="cpu")).plan()
+    plan = replace(plan, net=nets, method=Local())
+    assert inline.stack_difference(plan, ragged((30, 12, 20, 22, 9, 10))) == "otherwise"
+    first, tolerance, second, coarser = tried
+    assert (first.training.precision, tolerance) == ("float64", 1e-8)
+    assert (second.training.precision, coarser) == ("float32", 1e-4)
+    engine = first.engine
+    assert (engine.execution, engine.device, engine.memory_format) == ("loop", "cpu", "contiguous")
+    assert ended == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("engine", "cohort", "clients", "idle"),
+    [
+        (Ray(), 1, 9, False),
+        (Ray(actors=4), 4, 9, False),
+        (Ray(actors=5), 4, 9, True),
+        (Ray(clients_per_actor=3), 3, 9, False),
+        (Ray(clients_per_actor=3), 3, 10, True),
+        (Ray(actors=3, execution="stacked", stack=2), 5, 9, False),
+        (Ray(actors=3, execution="stacked", stack=2), 4, 9, True),
+    ],
+)
+def test_actors_without_work_are_told_of(engine, cohort, clients, idle, caplog):
+    engine.with_stack(cohort, clients)
+    assert len(caplog.records) == idle
 
 
 def test_tf32_is_refused_on_a_cpu(tmp_path):

@@ -1,10 +1,18 @@
 """The arithmetic of who runs where, without Ray."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.engine.placement import Reservation, place_groups, plan_reservation
+from rayfl.engine.placement import (
+    ACTOR_MEMORY,
+    Pace,
+    Reservation,
+    bundles_that_fit,
+    place_groups,
+    plan_reservation,
+)
 from rayfl.errors import Shortage
 from tests.support.refusals import refused
 
@@ -138,6 +146,7 @@ def test_more_actors_than_the_memory_holds_are_refused():
     assert "200 actors take about 0.42 GB each, 84.0 GB in all" in str(caught.value)
     assert "6.0 GB, room for 14 of them" in str(caught.value)
     assert ask(two, actors=14).actors == 14
+    assert ask([node(2, memory=2 * ACTOR_MEMORY)], actors=2).actors == 2
     assert ask([{"CPU": 4.0}], actors=200).actors == 200  # nobody says how much memory there is
 
 
@@ -193,6 +202,19 @@ def test_what_may_come_is_not_refused(nodes, options, expected):
 def test_a_cluster_on_which_nothing_is_left():
     with refused(Shortage, "engine.actors"):
         ask([node(8)], actors=4, gpus=0.25, allow_fewer=True)
+
+
+@pytest.mark.parametrize(
+    ("free", "bundle", "count"),
+    [
+        ({"CPU": 3.0, "memory": 4e9}, {"CPU": 1.0, "memory": 2e9}, 2),
+        ({"CPU": 0.3}, {"CPU": 0.1}, 3),  # in floats 2.9999
+        ({"CPU": 1.9}, {"CPU": 1.0}, 1),
+        ({"CPU": 8.0}, {"CPU": 1.0, "GPU": 0.5}, 0),
+    ],
+)
+def test_how_many_bundles_are_free(free, bundle, count):
+    assert bundles_that_fit(free, bundle) == count
 
 
 # ---- groups
@@ -252,3 +274,22 @@ def test_long_groups_count_for_what_they_cost():
 def test_no_more_groups_than_actors():
     placed = place_groups([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
     assert sorted(len(mine) for mine in placed) == [0, 0, 1, 1]
+
+
+def test_an_actor_keeps_its_groups_up_to_its_fair_share():
+    """Of 8 seconds each has 4: the first keeps 3 + 1, and 2 would be too much."""
+    costs = {(0,): 3.0, (1,): 2.0, (2,): 2.0, (3,): 1.0}
+    assert place_groups(list(costs), costs.__getitem__, lambda b: 0, 2) == [[(0,), (3,)], [(1,), (2,)]]
+
+
+def test_the_pace_of_clients_by_hand():
+    """Who has not been measured counts as the mean of the others, and each new measurement counts half."""
+    pace = Pace(np.array([10, 20, 30, 0]))
+    assert [pace.cost(group) for group in ((0, 1), (2,), (3,))] == [30, 30, 0]  # samples
+    pace.learn({(0, 1): 60.0})  # 2 seconds per sample
+    assert [pace.cost(group) for group in ((0,), (0, 1), (2,))] == [20, 60, 60]
+    pace.learn({(0,): 40.0})  # 4 seconds, so that client 0 has 3 and the mean is 2.5
+    assert [pace.cost(group) for group in ((0, 1), (2,), (1, 2))] == [70, 75, 115]
+    pace.learn({(2,): 15.0, (3,): 4.5})  # 0.5 seconds, and 4.5 for no sample
+    assert [pace.cost(group) for group in ((2,), (3,))] == [15, 0]
+    assert pace._sum / pace._measured == (3 + 2 + 0.5 + 4.5) / 4

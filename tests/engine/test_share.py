@@ -7,7 +7,7 @@ from rayfl.errors import Shortage
 
 pytest.importorskip("ray")
 
-from rayfl.engine.ray_engine import trial_resources
+from rayfl.engine.ray_engine import TrialResources, trial_resources
 from tests.support.refusals import refused
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
@@ -93,3 +93,25 @@ def test_nothing_is_refused_where_hosts_may_come(engine, at_once, bundles):
     """None is there but a head that trains nobody; trials ask for as many hosts as they need."""
     found = trial_resources(engine, 20, [{"CPU": 0.0, "memory": 16e9}], 8, at_once, may_grow=True)
     assert (found.bundles, found.at_once) == (bundles, at_once)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "fitting"),
+    [({"CPU": 4.0}, 3), ({"CPU": 1.0, "GPU": 0.5}, 4), ({"GPU": 1.0}, 2), ({"CPU": 0.5, "memory": 4e9}, 24)],
+)
+def test_a_trial_that_no_longer_fits(bundle, fitting):
+    for count in (1, fitting):
+        TrialResources([bundle] * count, {}, None).check(NODES)
+    with refused(Shortage, "engine.actors") as caught:
+        TrialResources([bundle] * (fitting + 1), {}, None).check(NODES)
+    assert "no trial can be placed" in str(caught.value)
+
+
+def test_the_settings_of_a_trial():
+    found = trial_resources(Ray(clients_per_actor=5, gpus_per_actor=0.25), 20, NODES, 1, 1)
+    assert found.engine == {
+        "engine.device": "cuda",
+        "engine.actors": 4,
+        "engine.clients_per_actor": "auto",
+        "engine.cpus_per_actor": 1.0,
+    }
