@@ -1,9 +1,12 @@
 """A cluster that is not there: every command says so at once, and starts and writes nothing."""
 
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -11,7 +14,7 @@ import pytest
 
 from rayfl import Ray
 from rayfl.__main__ import main as rayfl
-from rayfl.errors import Missing, Shortage
+from rayfl.errors import Conflict, Missing, Shortage
 from rayfl.system.log import warnings_shown
 from tests.support.refusals import refused
 from tests.support.sweeps import TINY as SPACE
@@ -145,3 +148,107 @@ def test_a_cluster_is_stopped_where_nobody_waits_for_it_any_more(monkeypatch: py
     with pytest.raises(KeyboardInterrupt), Ray().start_in_background("run"):
         pass
     assert left == [True]
+
+
+def test_a_cluster_that_is_given_up_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped, once, as soon as it is up."""
+    may_come, left = threading.Event(), list[bool]()
+
+    def connect(*asked: Any) -> Any:
+        may_come.wait(20)
+        return lambda: left.append(True)
+
+    monkeypatch.setattr(cluster, "connect", connect)
+    starting = cluster.Cluster(None)
+    starting.abandon()
+    assert not starting._connecting.done()
+    may_come.set()
+    assert starting._connecting.result() is None
+    starting._thread.shutdown()
+    assert left == [True]
+
+
+@pytest.mark.parametrize("dead", [None, "Ray's raylet on this host"])
+def test_a_cluster_is_left_by_the_way_in_which_it_was_joined(
+    dead: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr(cluster, "connect", lambda *asked: lambda broken: left.append(broken))
+    monkeypatch.setattr(cluster.Cluster, "dead_process", lambda self, now=False: dead if now else None)
+    for address, own in ((None, True), ("auto", False)):
+        joined = cluster.Cluster(address)
+        joined.close()
+        assert joined.is_own == own
+        assert joined._reconnect_seconds == (0 if own else cluster.RECONNECT_SECONDS)
+        assert left.pop() == bool(dead)
+        with pytest.raises(RuntimeError):
+            joined._thread.submit(int)
+
+
+def test_which_of_rays_processes_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A raylet is at once, and a GCS when it has been away for ten seconds, unless both are away."""
+    away, clock = set[int](), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(cluster, "_refuses_connection", lambda at: at[1] in away)
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    joined = object.__new__(cluster.Cluster)
+    joined._ray_processes = {"gcs": ("host", 1), "raylet": ("host", 2)}
+    joined._seen, joined._reconnect_seconds = 0.0, 10.0
+    for now, gone, dead in (
+        (20.0, {}, None),
+        (29.0, {1}, None),
+        (29.5, {2}, "raylet"),
+        (39.0, {1}, None),
+        (39.5, {1}, "gcs"),
+        (40.0, {}, None),
+        (45.0, {1, 2}, "gcs"),
+        (46.0, {1}, None),
+    ):
+        clock.now, away = now, {*gone}
+        assert joined.dead_process() == dead
+    assert joined.dead_process(now=True) == "gcs"
+    joined._ray_processes = {}
+    assert joined.dead_process(now=True) is None
+
+
+def test_what_refuses_connections(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent network does not."""
+    assert cluster._refuses_connection(("127.0.0.1", int(nobody.rpartition(":")[2])))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert not cluster._refuses_connection(other.getsockname())
+    monkeypatch.setattr(cluster.socket, "create_connection", MagicMock(side_effect=TimeoutError))
+    assert not cluster._refuses_connection(("127.0.0.1", 1))
+
+
+def test_the_processes_on_which_a_run_depends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None that can be reached by way of Ray's client server."""
+    here = SimpleNamespace(gcs_address="[::1]:6379", get_node_id=lambda: "b")
+    nodes = [{"NodeID": k, "NodeManagerAddress": f"10.0.0.{k}", "NodeManagerPort": 7} for k in "ab"]
+    monkeypatch.setattr(cluster.ray, "get_runtime_context", lambda: here)
+    monkeypatch.setattr(cluster.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(cluster, "ray_client", SimpleNamespace(is_connected=lambda: False))
+    assert [*cluster._ray_processes().values()] == [("::1", 6379), ("10.0.0.b", 7)]
+    monkeypatch.setattr(cluster, "ray_client", SimpleNamespace(is_connected=lambda: True))
+    assert cluster._ray_processes() == {}
+
+
+def test_a_process_that_has_joined_a_cluster_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(cluster.ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="10.0.0.1:1"))
+    for address in (None, "auto", "10.0.0.1:1"):
+        assert cluster.connect(address) is None
+    cluster.check_address("nowhere")
+    with refused(Conflict, "engine.address"):
+        cluster.connect("10.0.0.2:1")
+    assert not cluster.Cluster(None)._connecting.result()
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster, "_reachable_address", lambda address: f"found {address}")
+    monkeypatch.setenv("RAY_IGNORE_UNHANDLED_ERRORS", "")
+    monkeypatch.delenv("RAY_IGNORE_UNHANDLED_ERRORS")
+    for name in ("init", "shutdown"):
+        monkeypatch.setattr(cluster.ray, name, MagicMock())
+    leave = cluster.connect("there")
+    assert cluster.ray.init.call_args.kwargs["address"] == "found there"
+    assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"
+    assert not cluster.ray.shutdown.called
+    leave(broken=True)
+    assert cluster.ray.shutdown.called

@@ -6,6 +6,7 @@ Only processes and files of the runs that are started here are looked at: others
 import contextlib
 import errno
 import http.client
+import logging
 import os
 import shutil
 import signal
@@ -18,11 +19,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+import rayfl
+from rayfl.errors import Missing, Shortage
 from tests.support.processes import rounds_of, wait_until
 
 ray: Any = pytest.importorskip("ray")
@@ -261,6 +265,131 @@ def test_a_ray_that_starts_at_the_last_try(slow: list[str]) -> None:
     assert slow == ["30", "60"]
 
 
+class Clock:
+    """Gives these times, one after the other; nobody waits."""
+
+    def __init__(self, *times: float) -> None:
+        self.monotonic, self.slept = iter(times).__next__, list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.mark.parametrize(("fails", "asked"), [(1, 2), (2, 3), (3, None)])
+def test_a_node_is_looked_for_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, fails: int, asked: int | None
+) -> None:
+    """Or until the time is over: 30 seconds after it was 5 o'clock."""
+    clock, calls = Clock(5.0, 34.0, 34.9, 35.0), list[Any]()
+    monkeypatch.setattr(local_ray, "time", clock)
+
+    def find(*arguments: Any) -> int:
+        calls.append(arguments)
+        if len(calls) <= fails:
+            raise RuntimeError
+        return len(calls)
+
+    with pytest.raises(RuntimeError) if asked is None else contextlib.nullcontext():
+        assert local_ray._find_node(find, 30.0, "address", "node") == asked
+    assert set(calls) == {("address", "node")}
+    assert len(clock.slept) == (asked or 3) - 1
+
+
+@pytest.mark.parametrize(
+    ("error", "free", "tries"),
+    [
+        (ConnectionError(), 2**20, 3),
+        (TimeoutError(), 2**20, 3),
+        (ValueError(), 2**20, 3),
+        (ValueError(), 2**20 - 1, 1),
+        (PermissionError(), 2**20, 1),
+        (Missing("ray"), 2**20, 1),
+    ],
+)
+def test_what_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, slow: list[str], error: Exception, free: int, tries: int
+) -> None:
+    """With limits that are the user's, if there are any."""
+    monkeypatch.setenv(local_ray.GCS_LIMIT, "7")
+    monkeypatch.setattr(local_ray.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    asked: list[Any] = []
+
+    def start(times: int) -> None:
+        asked.append((times, os.environ[local_ray.GCS_LIMIT]))
+        raise error
+
+    full = free < 2**20
+    with pytest.raises(OSError if full else Shortage if tries > 1 else type(error)) as caught:
+        local_ray.retry_start(start)
+    assert asked == [(1, "7"), (2, "7"), (4, "7")][:tries]
+    assert not full or getattr(caught.value, "errno", None) == errno.ENOSPC
+    assert os.environ[local_ray.GCS_LIMIT] == "7"
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What a Ray was started with that has one process, which would not end by itself."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # the paths of sockets must be short
+    seen: dict[str, Any] = {"place": place}
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
+    monkeypatch.setenv("RAY_TMPDIR", str(place))
+    for name in (*local_ray.METRICS_PORTS, *local_ray.SLOW_PARENT_CHECKS, rayfl.STARTED):
+        monkeypatch.delenv(name, raising=False)
+
+    def init(**options: Any) -> None:
+        seen.update(os.environ | options)
+        seen["folders"] = [*place.iterdir()]
+        seen["loopback"] = not local_ray.ray_constants.ENABLE_RAY_CLUSTER
+        seen["process"] = local_ray.services.ConsolePopen(["cat"], stdin=subprocess.PIPE)
+        if "error" in seen:
+            raise seen["error"]
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: seen.update(left=True))
+    yield seen
+    seen["process"].kill()
+    seen["process"].communicate()
+    place.rmdir()
+
+
+def test_the_processes_of_a_local_cluster(begun: dict[str, Any]) -> None:
+    """They have sessions and folders of their own, and end with it."""
+    before = dict(os.environ), local_ray.ray_constants.ENABLE_RAY_CLUSTER, local_ray.services.ConsolePopen
+    here = local_ray.LocalRay(dashboard=False)
+    pid = begun["process"].pid
+    assert os.getsid(pid) == pid
+    assert len(begun["folders"]) == 2
+    assert begun["loopback"]
+    options = {"address": "local", "include_dashboard": False, "dashboard_host": "127.0.0.1"}
+    options |= {"job_config": None, "object_spilling_directory": here._folders[1]}
+    options |= {"_temp_dir": f"{here._folders[0]}/ray", "logging_level": logging.ERROR}
+    environment = local_ray.SLOW_PARENT_CHECKS | dict.fromkeys(local_ray.METRICS_PORTS, "-1")
+    assert options | environment == {name: begun[name] for name in (*options, *environment)}
+    after = dict(os.environ), local_ray.ray_constants.ENABLE_RAY_CLUSTER, local_ray.services.ConsolePopen
+    assert after == before
+    assert "left" not in begun
+    here.stop()
+    assert begun["left"]
+    assert begun["process"].wait(LIMIT) == -signal.SIGKILL
+    assert not list(begun["place"].iterdir())
+
+
+def test_a_local_cluster_that_does_not_come_up(begun: dict[str, Any]) -> None:
+    begun["error"] = Missing("ray")
+    with pytest.raises(Missing):
+        local_ray.LocalRay(dashboard=False)
+    assert begun["left"]
+    assert begun["process"].wait(LIMIT) == -signal.SIGKILL
+    assert not list(begun["place"].iterdir())
+
+
+def test_the_job_of_a_command(begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray adds no folders to those where its processes look for modules."""
+    monkeypatch.setenv(rayfl.STARTED, "1")
+    local_ray.LocalRay(dashboard=False).stop()
+    assert begun["job_config"]._runtime_env_has_working_dir()
+
+
 # ---- full disks, and their folders
 
 
@@ -338,6 +467,7 @@ def test_a_token_of_a_faster_process_is_kept(home: Path, monkeypatch: pytest.Mon
     link = os.link
 
     def slower(*paths: Path) -> None:
+        assert mode(paths[0]) == 0o600  # from the start
         token.write_text("faster")
         link(*paths)
 
