@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,24 +12,28 @@ import torch
 
 from rayfl import Inline
 from rayfl.data import DomainPerClient, Synthetic
-from rayfl.engine.base import Plan
-from rayfl.engine.session import Session
+from rayfl.engine.base import ClusterLost, Plan, WorkersLost
+from rayfl.engine.session import Session, SystemMetrics
 from rayfl.engine.travel import Download, States
+from rayfl.errors import Shortage
+from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, FedBN, Method
 from rayfl.nets import CNNB, LeNet
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Params, State
 from tests.support.by_hand import ragged
 from tests.support.federations import bytes_of_run, small
 from tests.support.nets import same_bits
+from tests.support.refusals import refused
 from tests.support.workers import PretendWorkers, pretend
 
 DATA = ragged((12, 22, 16, 5, 9, 14))
 EVERYONE = [(i,) for i in range(6)]
 
 
-def opened(method: Method, count: int = 3) -> tuple[Session, PretendWorkers]:
+def opened(method: Method, count: int = 3, **changes: Any) -> tuple[Session, PretendWorkers]:
     """Return a session of six clients, and its workers."""
-    plan = Plan(method, LeNet(), small(Path()).training, 3, Inline(device="cpu"))
+    plan = Plan(method, LeNet(), small(Path()).training, 3, Inline(device="cpu"), **changes)
     workers = PretendWorkers(plan, DATA, count)
     return Session(plan, DATA, workers), workers
 
@@ -120,3 +125,98 @@ def test_states_that_travel_have_memory_of_their_own() -> None:
     assert isinstance(states, States)
     states[7]["w"]["a"].zero_()
     assert same_bits(download.everyone["weights"], weights)
+
+
+def test_what_a_round_has_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = opened(FedAvg())
+    assert session.system_metrics == SystemMetrics()
+    placed = [[(0,), (1,)], [(2,)], [(3,), (4,)]]
+    monkeypatch.setattr("rayfl.engine.session.place_groups", lambda *_: placed)
+    with session:
+        seconds = session.train(0, EVERYONE[:5]).seconds
+    cost = session.system_metrics
+    assert (cost.actors, cost.moved, cost.dropped) == ([2, 1, 2], 0, {})
+    assert cost.busy == [sum(seconds[group] for group in mine) for mine in placed]
+    assert len(seconds) == 5
+
+
+def test_states_that_move_to_be_tuned_stay_there() -> None:
+    session, workers = opened(Ditto(), finetune=Finetune(epochs=1))
+    with session:
+        session.train(0, EVERYONE)
+        before = dict(session.owner_of)
+        session.evaluate(0, [*range(6)], ("test",), tuned=[tuple(range(6))])
+        assert len({*session.owner_of.values()}) == 1 < len({*before.values()})
+        for k, process in enumerate(workers.processes[k] for k in range(3)):
+            assert {*process.states} == {i for i, owner in session.owner_of.items() if owner == k}
+
+
+def test_where_clients_are_trained_and_scored() -> None:
+    """Where most of a group's states are; those without state go where there is least to do."""
+    session, _ = opened(Ditto())
+    session.owner_of = {4: 0, 1: 2, 2: 2}
+    assert [session._usual_owner(group) for group in ((1, 2, 4), (3, 4), (0, 3), (1, 4, 2))] == [
+        2,
+        0,
+        None,
+        2,
+    ]
+    assert session._place_clients([0, 1, 2, 3, 4, 5], [5, 2, 2, 1, 3, 1]) == [[4, 3, 5], [0], [1, 2]]
+    assert session._deal_groups([(0,), (1,), (2,), (3,)]) == [[(0,), (3,)], [(1,)], [(2,)]]
+
+
+def test_a_checkpoint_of_a_session_that_was_not_resumed(tmp_path: Path) -> None:
+    session, _ = opened(Ditto())
+    with session:
+        session.train(0, EVERYONE[:3])
+        session.save(tmp_path, 1, {"a": 1}, {"b": 2})
+        manifest, _ = Checkpoints(tmp_path).newest_intact()
+        assert manifest is not None
+        assert (manifest.round, manifest.progress, manifest.settings) == (1, {"a": 1}, {"b": 2})
+        states = {
+            i: s for name in manifest.clients.values() for i, s in Checkpoints(tmp_path).read(name).items()
+        }
+        assert sorted(states) == [0, 1, 2]
+
+
+def test_losses_count_from_one_checkpoint_to_the_next(tmp_path: Path) -> None:
+    """Survivors load the states again; on a cluster that is gone nothing can be started."""
+    session, workers = opened(Ditto())
+    workers.recoveries = 2
+    lost = WorkersLost("an actor died")
+
+    def lose() -> None:
+        session.train(0, EVERYONE)
+        assert len(session.owner_of) == 6
+        session.clear_loss(lost)
+        assert (len(workers), session.owner_of, session._downloads, session._last_step) == (0, {}, {}, None)
+        session.restore(tmp_path, None)
+        assert len(workers) == 3
+
+    lose()
+    session.train(0, EVERYONE)
+    session.save(tmp_path, 1, {}, {})
+    lose()
+    lose()
+    with refused(Shortage) as end:
+        session.clear_loss(lost)
+    assert "3 times since the last checkpoint" in str(end.value)
+    workers.gone = True
+    for call in (session.check, lambda: session.clear_loss(lost)):
+        with refused(ClusterLost):
+            call()
+    assert session._losses == 3
+    session.close()
+
+
+def test_the_round_whose_step_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss is no failure of the step: the round is run again."""
+    session, workers = opened(FedAvg())
+    assert session.failed_step() is None
+    with session:
+        session.train(7, EVERYONE)
+        assert session.failed_step() is None
+        for error, round in ((ValueError(), 7), (WorkersLost(""), None), (ClusterLost(""), None)):
+            with monkeypatch.context() as patch:
+                patch.setattr(workers, "get", MagicMock(side_effect=error))
+                assert session.failed_step() == round
