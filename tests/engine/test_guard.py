@@ -15,7 +15,8 @@ from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
 from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
-from rayfl.training import Mean
+from rayfl.training import Mean, Params
+from rayfl.training.optimisers import SGD
 from tests.support.by_hand import federate, ragged
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -326,3 +327,70 @@ class DrawsFromItsOwn(FedAvg):
 
 def test_a_generator_of_ones_own_is_none_of_it() -> None:
     federate(DrawsFromItsOwn(), DATA, LeNet(), 1)
+
+
+class Leaving(FedAvg):
+    """Its attribute is None at first."""
+
+    def setup(self, *arguments: Any) -> None:
+        super().setup(*arguments)
+        self.last = None
+
+
+def test_an_attribute_that_comes_or_goes_is_a_change() -> None:
+    """Also one that is None; what begins with an underscore is the author's."""
+    method = Leaving()
+    method._own = 1
+    for change in (
+        lambda: setattr(method, "last", None),
+        lambda: delattr(method, "last"),
+        lambda: setattr(method, "last", 3),
+    ):
+        watching = guard.Guard(method, torch.device("cpu"), "local_update", "round 0")
+        method._own += 1
+        watching.check()
+        change()
+        with refused(BadCode, "Leaving.local_update"):
+            watching.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda nest: nest["list"].append(3), "a['list']"),
+        (lambda nest: nest["tuple"][1].add_(1), "a['tuple'][1]"),
+        (lambda nest: nest["set"].add(3), "a['set']"),
+        (lambda nest: nest.update(more=1), "a"),
+        (lambda nest: nest["list"].__setitem__(0, {}), "a['list']"),
+        (lambda nest: nest["list"][0].update(x=2), "a['list'][0]"),
+        (lambda nest: nest["w"].tensors["b"].zero_(), "a['w']['b']"),
+        (lambda nest: nest["w"].tensors["b"].clone().zero_(), None),
+    ],
+)
+def test_where_something_has_changed(change: Any, place: str | None) -> None:
+    nest = {"list": [{"x": 1}], "tuple": (1, torch.ones(2)), "set": {1}}
+    nest["w"] = Params({"b": torch.ones(1)}, frozenset())
+    handed = guard.Snapshot(first=[[torch.ones(1)]], a=[nest])
+    assert handed.first_change() is None
+    change(nest)
+    assert handed.first_change() == place
+
+
+class Counting(SGD):
+    """It counts its steps, which only this process would know."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.counts = counts
+        self.seen: list[int] = []
+
+    def step(self, *arguments: Any) -> None:
+        if self.counts:
+            self.seen.append(1)
+        super().step(*arguments)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_optimiser_of_ones_own_must_not_remember(counts: bool) -> None:
+    with refused(BadCode, "Counting.step") if counts else nullcontext():
+        federate(FedAvg(), DATA, LeNet(), 1, optimiser=Counting(counts))

@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ import rayfl
 from rayfl import Ray
 from rayfl.errors import Conflict
 from rayfl.record.folder import sources_in
+from rayfl.system.own_code import code_digests
 from tests.support.federations import small
 from tests.support.refusals import refused
 
 ray: Any = pytest.importorskip("ray")
 
-from rayfl.engine import ray_workers  # noqa: E402
+from rayfl.engine import hosts, ray_workers  # noqa: E402
 from rayfl.engine.hosts import ask_hosts, compare_hosts, software_here  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
@@ -56,6 +58,50 @@ def test_a_host_is_asked_once(ray_runtime: str) -> None:
     known = ask_hosts({}, here, get)
     assert ask_hosts(known, here, get) == known
     assert asked == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["accelerator_type:H100", None])
+def test_the_gpu_of_a_host_is_what_ray_says(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts are told apart by address and id, and those that do not train are not asked."""
+    resources = {"CPU": 2.0} | ({kind: 1.0} if kind else {})
+    nodes = [{"NodeID": k * 56, "NodeManagerAddress": f"10.0.0.{k}", "Resources": resources} for k in "123"]
+    places: list[Any] = []
+
+    def options(scheduling_strategy: Any) -> Any:
+        places.append(scheduling_strategy)
+        return SimpleNamespace(remote=lambda: "reference")
+
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "remote", lambda num_cpus: lambda function: SimpleNamespace(options=options))
+    first, third = "host 10.0.0.1 (11111111)", "host 10.0.0.3 (33333333)"
+    found = ask_hosts({first: software_here()}, ["1" * 56, "3" * 56], lambda calls: [software_here()])
+    assert [*found] == [first, third]
+    assert found[third]["GPU"] == kind
+    assert [(place.node_id, place.soft) for place in places] == [("3" * 56, False)]
+
+
+def test_import_paths_name_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And code that is sent by its name must be the same."""
+    named: dict[str, Any] = {}
+    monkeypatch.setattr(hosts, "NAMED_ELSEWHERE", named)
+    name = "tests.support.refusals"
+    code = {name: code_digests([name])[name]}
+    assert hosts._receive_object("plan", {"mine.Net": 3}, code) == "plan"
+    assert named == {"mine.Net": 3}
+    with refused(Conflict, name):
+        hosts._receive_object("plan", {}, {name: "another"})
+
+
+def test_modules_go_by_value_in_the_body_alone() -> None:
+    """Those that went by value before go on."""
+    registered = hosts.cloudpickle.list_registry_pickle_by_value
+    with hosts.by_value(["json"]):
+        with suppress(ValueError), hosts.by_value(["json", "shutil"]):
+            assert {"json", "shutil"} <= registered()
+            raise ValueError
+        assert "json" in registered()
+        assert "shutil" not in registered()
+    assert "json" not in registered()
 
 
 def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: str) -> None:

@@ -1,19 +1,23 @@
 """What a process had before a run decides none of its numbers, and is there again afterwards."""
 
+import ctypes
+import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from rayfl import load_models
+from rayfl import Inline, load_models
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.engine import actors
+from rayfl.engine import actors, process
 from rayfl.engine.server import Server
-from rayfl.errors import Conflict
+from rayfl.engine.travel import Download
+from rayfl.errors import Conflict, Missing, Shortage
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
 
@@ -110,3 +114,101 @@ def test_two_threads_do_not_run_at_once(tmp_path: Path) -> None:
     with refused(Conflict, "this process"):
         federation.run([RunsBeside(tmp_path / "other")])
     assert not (tmp_path / "other").exists()
+
+
+# ---- what ends a process, and its memory
+
+
+@pytest.mark.parametrize(
+    ("error", "handler", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), signal.default_int_handler, (Shortage, "the GPU")),
+        (torch.AcceleratorError("illegal access"), signal.default_int_handler, (Shortage, "the GPU")),
+        (MemoryError(), signal.default_int_handler, (Shortage, "the memory")),
+        (ValueError(), signal.default_int_handler, (ValueError, None)),
+        (SystemExit(0), signal.default_int_handler, (RuntimeError, None)),
+        (KeyboardInterrupt(), signal.default_int_handler, (KeyboardInterrupt, None)),
+        (KeyboardInterrupt(), signal.SIG_IGN, (RuntimeError, None)),
+    ],
+    ids=repr,
+)
+def test_what_becomes_of_an_error(
+    error: BaseException, handler: Any, expected: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is the user's where it has its usual meaning, and in the main thread."""
+    monkeypatch.setattr(process, "_replaceable", False)
+    monkeypatch.setattr(process.signal, "getsignal", lambda number: handler)
+
+    def fail() -> None:
+        with process.exits_as_errors():
+            raise error
+
+    with pytest.raises(expected[0]) as caught:
+        fail()
+    assert getattr(caught.value, "place", None) == expected[1]
+    if isinstance(error, KeyboardInterrupt):
+        with ThreadPoolExecutor(1) as thread, pytest.raises(RuntimeError):
+            thread.submit(fail).result()
+
+
+def test_a_process_that_can_be_replaced_ends_with_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(Exception):
+        """In the place of the end."""
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(process, "_replaceable", False)
+    monkeypatch.setattr(process.os, "_exit", end)
+    process.exit_on_gpu_failure()
+    with pytest.raises(Ended) as ended, process.exits_as_errors():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access\nmore")
+    assert ended.value.args == (1,)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("has failed: CUDA error: an illegal memory access")
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_what_glibc_is_asked_for(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M_MMAP_MAX is -4, M_TRIM_THRESHOLD -1 in its malloc.h; other libraries have no such call."""
+    asked: list[tuple[int, int]] = []
+    there = SimpleNamespace(mallopt=lambda *options: asked.append(options))
+    monkeypatch.setattr(process.sys, "platform", system)
+    for library in (there, SimpleNamespace()):
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, library=library: library)
+        process.keep_freed_memory()
+    assert asked == ([(-4, 0), (-1, -1)] if system == "linux" else [])
+
+
+@pytest.fixture
+def plain_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors in this process, which stays as it is."""
+    monkeypatch.setattr(actors._Actor, "_set_up_process", lambda self, shown: None)
+    monkeypatch.setattr(process, "_replaceable", False)
+
+
+def test_what_an_actor_may_fill_of_its_gpu(
+    tmp_path: Path, plain_actors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caps: list[float] = []
+    monkeypatch.setattr(actors, "cap_gpu_memory", caps.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    data = small(tmp_path).federated_data()
+    for device in ("cuda", "cpu"):
+        plan = small(tmp_path, engine=Inline(device=device)).plan()  # type: ignore[arg-type]
+        with refused(Missing, "engine.device") if device == "cuda" else nullcontext():
+            actors.ClientActor("name", plan, data, 0.25)
+    assert caps == [0.25]
+    assert process._replaceable
+
+
+def test_the_bytes_that_an_actor_receives_and_sends(tmp_path: Path, plain_actors: None) -> None:
+    """Weights in float32 come, and an exact sum goes, of two numbers in float64 for each."""
+    federation = small(tmp_path, engine=Inline().resolve())
+    actor = actors.ClientActor("name", federation.plan(), federation.federated_data(), 0.0)
+    accumulated, result = actor.train(0, Download({"weights": actor.initial}, {}), [(0,), (1,)])
+    numbers = actor.initial.numel()
+    assert (result.ids, result.bytes_down, result.bytes_up) == ([0, 1], 4 * numbers, 16 * numbers)
+    assert [*accumulated] == ["weights"]

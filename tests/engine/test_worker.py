@@ -25,7 +25,7 @@ from rayfl.engine.travel import EMPTY_DOWNLOAD, Download, RoundResult, States
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Missing
 from rayfl.evaluation.finetune import Finetune
-from rayfl.methods import Cohort, Ditto, FedAvg
+from rayfl.methods import Cohort, Ditto, FedAvg, Local
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
@@ -457,6 +457,68 @@ def blocks_given_back(net: str) -> int:
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
         assert pool.apply(blocks_given_back, (net,)) == given_back
+
+
+@pytest.mark.parametrize(("more", "kept"), [(0, 0), (-1, 1)])
+def test_from_which_size_on_freed_memory_is_kept(
+    monkeypatch: pytest.MonkeyPatch, more: int, kept: int
+) -> None:
+    """Where twice the weights are more than glibc keeps by itself."""
+    asked: list[None] = []
+    worker = Worker(plan(), data())
+    monkeypatch.setattr("rayfl.engine.worker.keep_freed_memory", lambda: asked.append(None))
+    monkeypatch.setattr("rayfl.engine.worker.MMAP_THRESHOLD", 2 * worker.initial.nbytes + more)
+    worker.train(0, Download({}, {}), [])
+    assert len(asked) == kept
+
+
+def test_workers_of_a_machine_share_its_memory() -> None:
+    engine = replace(plan().engine, state_memory=8e-7)
+    worker = Worker(plan(engine=engine), data())
+    worker.share_memory(4)
+    assert worker.states._memory_limit(1) == 200
+
+
+def test_the_client_that_methods_see() -> None:
+    """It may also train on its test inputs, without labels; every second client has the second net."""
+    own = ClientData(np.arange(12, 29), np.arange(90, 93), np.arange(100, 110))
+    nets: Any = ["tests.support.nets.smooth", "rayfl.testing.by_hand.tiny"]
+    made = plan(method=Local(), net=nets, rounds=9)
+    worker = Worker(made, replace(data(), clients=(own,) * 4))
+    for id in (2, 3):
+        client, blind = worker.client(id, 4), worker.client(id, 4, seed=7, unlabelled=True)
+        assert (client.id, client.round, client._rounds, client._seed, blind._seed) == (id, 4, 9, 3, 7)
+        for each in (client, blind):
+            assert (each.net, each.initial) == (worker._nets[id % 2], worker._initials[id % 2])
+        assert [each.val_samples for each in (client, blind)] == [3, 0]
+        assert client._indices.tolist() == own.train.tolist()
+        assert blind._indices.tolist() == own.test.tolist()
+        labels = worker.data.dataset.labels[12:29]
+        assert client.class_counts.tolist() == np.bincount(labels, minlength=3).tolist()
+        assert blind.class_counts.tolist() == [0, 0, 0]
+        assert blind._examples.batch(blind._indices)[1].tolist() == [-1] * 10
+        assert [worker._count(id, *split) for split in ((), ("train",), ("val",), ("test",))] == [
+            17,
+            17,
+            3,
+            10,
+        ]
+    assert worker.net is worker._nets[0]
+    assert worker.initial is worker._initials[0]
+
+
+def test_a_loop_takes_clients_at_a_time_that_fit_into_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack is a group; clients without data are in none."""
+    loop, stacked = Worker(plan(), data()), Worker(plan(execution="stacked"), data())
+    for size, chunks in (
+        (2.9, [[0, 1], [3, 4], [5]]),
+        (0.5, [[0], [1], [3], [4], [5]]),
+        (9, [[0, 1, 3], [4, 5]]),
+    ):
+        monkeypatch.setattr("rayfl.engine.worker.LOOP_CHUNK", 3)
+        monkeypatch.setattr("rayfl.engine.worker.LOOP_CHUNK_BYTES", int(size * loop.initial.nbytes))
+        assert loop._training_chunks(WHOLE) == chunks
+    assert stacked._training_chunks([(0, 1, 2), (2,), (3, 4, 5)]) == [[0, 1], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("name", ["ClientActor", "ServerActor"])
