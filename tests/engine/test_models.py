@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rayfl.engine.models import Models, local_pair
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.methods import Ditto, FedAvg, Method
+from rayfl.methods import Ditto, FedAvg, Local, Method
 from rayfl.training import Client, State
 from tests.support.by_hand import federate, points, ragged
 from tests.support.refusals import refused
@@ -44,8 +44,11 @@ def after_a_step(method: Method, *more: Any) -> Models:
     return Models(run.worker, run.server, 1, {0})
 
 
-def trained(method: Method) -> Models:
-    run = federate(method, ragged(val=2), TINY, cohorts=[[0, 1]])
+def trained(method: Method, net: Any = TINY, channels: int = 1) -> Models:
+    data = ragged(val=2)
+    images = np.repeat(data.dataset.inputs, channels, axis=1)
+    dataset = replace(data.dataset, inputs=images, mean=(0.0,) * channels, std=(1.0,) * channels)
+    run = federate(method, replace(data, dataset=dataset), net, cohorts=[[0, 1]])
     return Models(run.worker, run.server, 1, {0, 1})
 
 
@@ -59,6 +62,7 @@ def test_what_a_client_scores_and_predicts() -> None:
         assert found.flatten().tolist() == pytest.approx([p, 1 - p, 0.5, 0.5])
         assert not found.requires_grad
     assert models.features(0, X)["personal"].tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    assert models[0].views == models.views
     assert (models.round, models.when, models.views) == (1, "after 1 round", ("personal", "global"))
     models.round = 2
     assert models.when == "after 2 rounds"
@@ -136,14 +140,22 @@ def test_a_view_of_one_net_is_this_net() -> None:
     assert torch.equal(models.scores(0, x)["personal"], expected)
 
 
+def test_a_net_of_the_clients_own() -> None:
+    models = trained(Local(), [TINY, f"{TINY}_wide"])
+    modules, x = [models[k].module() for k in (0, 1)], models.batch(0)[0]
+    assert [module.state_dict()["conv.0.weight"].shape[0] for module in modules] == [2, 3]
+    for k, module in enumerate(modules):
+        assert torch.equal(module(x), models.scores(k, x)["personal"])
+
+
 def test_another_view_is_a_graph_for_batches_of_any_size_and_layout() -> None:
-    models = trained(Doubled())
+    models = trained(Doubled(), channels=3)
     assert models.plain(0, "personal") is None
-    assert models.example_inputs().shape == (2, 1, 16, 16)
+    assert models.example_inputs().shape == (2, 3, 16, 16)
     module, x = models[0].module(), models.batch(0, "train")[0]
     assert isinstance(module, torch.fx.GraphModule)
     assert not module.training
-    for rows in (x, x[:1], x.transpose(2, 3).contiguous().transpose(2, 3)):
+    for rows in (x, x[:1], x.contiguous(memory_format=torch.channels_last)):
         torch.testing.assert_close(module(rows), models.scores(0, rows)["personal"])
     weights: Any = models._server.state["weights"]
     sizes = sorted(value.shape for name, value in weights.items() if "num_batches" not in name)

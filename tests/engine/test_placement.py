@@ -171,6 +171,7 @@ def test_automatic_actors_are_no_more_than_the_memory_holds():
     [
         ([node(4), node(4)], {"actors": 3}, Reservation(3, 1.0, 0.0)),  # there is room
         ([node(4)], {"actors": 6, "cpus": 1.0}, Reservation(4, 1.0, 0.0)),
+        ([node(1)], {"actors": 6, "cpus": 1.0}, Reservation(1, 1.0, 0.0)),
         ([node(2)], {"actors": 6}, Reservation(6, 0.333, 0.0)),  # each makes do with less
         ([node(8, 1)], {"actors": 8, "gpus": 0.25}, Reservation(4, 1.0, 0.25)),
         ([node(4, memory=8e9)], {"clients_per_actor": 1, "cpus": 0.5}, Reservation(8, 0.5, 0.0)),
