@@ -1,5 +1,6 @@
 """A cluster that is not there: every command says so at once, and starts and writes nothing."""
 
+import logging
 import os
 import socket
 import threading
@@ -247,7 +248,7 @@ def test_a_process_that_has_joined_a_cluster_stays_there(monkeypatch: pytest.Mon
     for name in ("init", "shutdown"):
         monkeypatch.setattr(cluster.ray, name, MagicMock())
     leave = cluster.connect("there")
-    assert cluster.ray.init.call_args.kwargs["address"] == "found there"
+    assert cluster.ray.init.call_args.kwargs == {"address": "found there", "logging_level": logging.ERROR}
     assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"
     assert not cluster.ray.shutdown.called
     leave(broken=True)

@@ -307,21 +307,26 @@ def test_a_node_is_looked_for_until_it_is_there(
     ],
 )
 def test_what_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, slow: list[str], error: Exception, free: int, tries: int
+    monkeypatch: pytest.MonkeyPatch,
+    slow: list[str],
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    free: int,
+    tries: int,
 ) -> None:
-    """With limits that are the user's, if there are any."""
+    """With limits that are the user's, if there are any; each new try is told of."""
     monkeypatch.setenv(local_ray.GCS_LIMIT, "7")
     monkeypatch.setattr(local_ray.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
     asked: list[Any] = []
 
     def start(times: int) -> None:
-        asked.append((times, os.environ[local_ray.GCS_LIMIT]))
+        asked.append((times, os.environ[local_ray.GCS_LIMIT], len(caplog.records)))
         raise error
 
     full = free < 2**20
     with pytest.raises(OSError if full else Shortage if tries > 1 else type(error)) as caught:
         local_ray.retry_start(start)
-    assert asked == [(1, "7"), (2, "7"), (4, "7")][:tries]
+    assert asked == [(1, "7", 0), (2, "7", 1), (4, "7", 2)][:tries]
     assert not full or getattr(caught.value, "errno", None) == errno.ENOSPC
     assert os.environ[local_ray.GCS_LIMIT] == "7"
 
@@ -345,7 +350,13 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
             raise seen["error"]
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: seen.update(left=True))
+
+    def shutdown() -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            seen["left"] = None
+            seen["left"] = seen["process"].wait(5 if "error" in seen else 0)
+
+    monkeypatch.setattr(ray, "shutdown", shutdown)
     yield seen
     seen["process"].kill()
     seen["process"].communicate()
@@ -353,7 +364,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 def test_the_processes_of_a_local_cluster(begun: dict[str, Any]) -> None:
-    """They have sessions and folders of their own, and end with it."""
+    """They have sessions and folders of their own, and end with it, after this process has left."""
     before = dict(os.environ), local_ray.ray_constants.ENABLE_RAY_CLUSTER, local_ray.services.ConsolePopen
     here = local_ray.LocalRay(dashboard=False)
     pid = begun["process"].pid
@@ -369,17 +380,17 @@ def test_the_processes_of_a_local_cluster(begun: dict[str, Any]) -> None:
     assert after == before
     assert "left" not in begun
     here.stop()
-    assert begun["left"]
+    assert begun["left"] is None
     assert begun["process"].wait(LIMIT) == -signal.SIGKILL
     assert not list(begun["place"].iterdir())
 
 
 def test_a_local_cluster_that_does_not_come_up(begun: dict[str, Any]) -> None:
+    """Its processes end first: leaving it would wait for them."""
     begun["error"] = Missing("ray")
     with pytest.raises(Missing):
         local_ray.LocalRay(dashboard=False)
-    assert begun["left"]
-    assert begun["process"].wait(LIMIT) == -signal.SIGKILL
+    assert begun["left"] == -signal.SIGKILL
     assert not list(begun["place"].iterdir())
 
 
