@@ -40,8 +40,8 @@ from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, IID, Data, Pathological, Synthetic
 from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.session import Session
-from rayfl.evaluation.score import TOGETHER
-from rayfl.methods import FedAvg, FedCO2, FedPer, Method
+from rayfl.evaluation.score import CALL
+from rayfl.methods import Ditto, FedAvg, FedCO2, FedPer, Method
 from rayfl.nets import CNNB, AlexNet, LeNet
 
 TRAIN = 50_000
@@ -149,12 +149,10 @@ def registered(populations: list[int]) -> Table:
     return table
 
 
-def evaluation_times(method: Method, clients: int, test: int, scoring: str, turns: int) -> list[float]:
+def evaluation_times(method: Method, clients: int, test: int, turns: int) -> list[float]:
     """Return the seconds of processor time that evaluations of all clients take, after one to warm up."""
     divided = Synthetic(train=clients, test=test, partition=IID()).federate(clients, 0)
-    federation = Federation(
-        method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline().resolve()
-    )
+    federation = Federation(method=method, net=LeNet(), clients=clients, engine=Inline().resolve())
     plan, times = federation.plan(), []
     with Session(plan, divided, InlineWorkers(plan, divided)) as session:
         session.restore(Path(), None)
@@ -174,7 +172,7 @@ def bare_times(images: int, turns: int) -> list[float]:
     for _ in range(turns + 1):
         began = time.process_time()
         with torch.no_grad():
-            for inputs, labels in zip(x.split(TOGETHER), y.split(TOGETHER), strict=True):
+            for inputs, labels in zip(x.split(CALL), y.split(CALL), strict=True):
                 scores = net(inputs)
                 int((scores.argmax(1) == labels).sum())
                 torch.nn.functional.cross_entropy(scores, labels).item()
@@ -185,24 +183,23 @@ def bare_times(images: int, turns: int) -> list[float]:
 def scored_beside_forward() -> Table:
     """Measure how far an evaluation of W1's clients is from the bare forward pass over the same images."""
     table = Table(title="Scoring W1's 100 clients on 10,000 images: of the bare forward pass")
-    for column in ("method", "scoring", "x"):
+    for column in ("method", "x"):
         table.add_column(column, justify="right")
-    for method, scoring in ((FedAvg(), "each"), (FedAvg(), "together"), (FedPer(), "each")):
+    for method in (FedAvg(), FedPer(), Ditto()):
         bare = bare_times(10_000, TURNS)
-        ours = evaluation_times(method, 100, 10_000, scoring, TURNS)
-        ratio = statistics.median(ours) / statistics.median(bare)
-        table.add_row(type(method).__name__, scoring, f"{ratio:.2f}")
+        ours = evaluation_times(method, 100, 10_000, TURNS)
+        table.add_row(type(method).__name__, f"{statistics.median(ours) / statistics.median(bare):.2f}")
     return table
 
 
 def scored(clients: int) -> Table:
-    """Measure one evaluation of clients of one test sample, each alone and together."""
+    """Measure one evaluation of clients of one test sample."""
     table = Table(title=f"Scoring {clients:,} clients of one test sample, s of one processor")
-    for column in ("method", "each", "together"):
+    for column in ("method", "s"):
         table.add_column(column, justify="right")
-    for method in (FedAvg(), FedPer()):
-        times = [evaluation_times(method, clients, clients, how, 1)[0] for how in ("each", "together")]
-        table.add_row(type(method).__name__, *(f"{seconds:.2f}" for seconds in times))
+    for method in (FedAvg(), FedPer(), Ditto()):
+        (seconds,) = evaluation_times(method, clients, clients, 1)
+        table.add_row(type(method).__name__, f"{seconds:.2f}")
     return table
 
 

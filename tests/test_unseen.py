@@ -12,6 +12,7 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.evaluation.metrics import summarise
+from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import CNNB, LeNet, build, dse_blocks
@@ -240,7 +241,10 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     down, _ = run.server.download([1])
     x, client = run.worker.examples.batch(torch.tensor(data.clients[1].test[:4]))[0], run.worker.client(1, 0)
     before, after = as_newcomer(run)
-    scores = [run.worker.method.scores(client, state, down, x)["personal"] for state in (before, after)]
+    scores = [
+        answer_at_once(run.worker.method.scores(client, state, down, x))["personal"]
+        for state in (before, after)
+    ]
     assert torch.equal(scores[1], run.worker.net.eval(down["weights"].merge(after["own"]), x))
     assert not torch.equal(*scores)
 

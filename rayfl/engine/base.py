@@ -176,7 +176,6 @@ class Plan:
         rounds: the number of rounds.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
-        together: whether samples of several clients are scored at once, where the method allows it.
         finetune: how clients are fine-tuned before they are scored.
     """
 
@@ -188,7 +187,6 @@ class Plan:
     rounds: int = 1
     metrics: Sequence[str] = ()
     counts_by: str | None = "personal"
-    together: bool = False
     finetune: Finetune = NO_FINETUNING
 
     @property

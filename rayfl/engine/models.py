@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from rayfl.engine.process import torch_defaults
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.evaluation.score import replaced
+from rayfl.evaluation.score import answer_at_once, replaced
 from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
@@ -114,7 +115,8 @@ class Models:
         if untrained and by is None:
             found = self._worker.state_for_new_clients(range(len(self)))
             given = self._worker.for_new_clients(found).everyone
-        scores = self._worker.method.scores(seen, self._worker.state(client, seen, given), down, x)
+        scoring = self._worker.method.scores(seen, self._worker.state(client, seen, given), down, x)
+        scores = dict(answer_at_once(scoring))
         return replaced(scores, by) if untrained else scores
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -168,9 +170,10 @@ class Models:
         return torch.fx.GraphModule(graph, graph.graph).eval()
 
     def example_inputs(self) -> Tensor:
-        """Return two inputs as nets take them."""
+        """Return a few inputs as nets take them; a graph would take another size of their number for it."""
         dataset = self.data.dataset
-        x = torch.from_numpy(dataset.inputs[:1].copy()).expand(2, *dataset.shape)
+        few = next(n for n in count(2) if n not in dataset.shape)
+        x = torch.from_numpy(dataset.inputs[:1].copy()).expand(few, *dataset.shape)
         return self._worker.examples.normalised(x)
 
     def preprocess(self, inputs: Tensor) -> Tensor:

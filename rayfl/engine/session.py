@@ -19,7 +19,7 @@ from rayfl.engine.models import Models, local_pair
 from rayfl.engine.placement import Pace, place_groups
 from rayfl.engine.travel import EMPTY_DOWNLOAD, RoundResult
 from rayfl.errors import Conflict, Shortage
-from rayfl.evaluation.score import ClientScores, cut, replaced
+from rayfl.evaluation.score import ClientScores, replaced
 from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
 
@@ -76,8 +76,6 @@ class Session:
         self.system_metrics = SystemMetrics()
         self._pace = Pace(data.counts("train"))
         self._one_download = plan.method.one_download
-        alike = plan.together and len(plan.nets) == 1 and self._one_download and not data.dataset.val_augment
-        self._in_common = plan.method.in_common if alike else "nothing"
         self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
@@ -270,25 +268,12 @@ class Session:
             tuned: those that are fine-tuned besides, as ``Engine.groups`` has cut them.
         """
         by, given = self.plan.counts_by, EMPTY_DOWNLOAD
-        if untrained and by is None and (tuned or self._in_common != "all"):
+        if untrained and by is None:
             given = self.workers.call(0, "for_new_clients", *self._new_client_states())
         download = self._download(ids)
-        counts = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
-        samples: list[int] = counts.tolist()
-        calls: list[Any]
-        if self._in_common == "nothing":
-            placed = self._place_clients(ids, samples)
-            calls = self._run_on_parts("evaluate", placed, round, download, splits, given)
-        elif self._in_common == "all":
-            calls = self._run_on_parts(
-                "evaluate_together", self._deal_groups(cut(ids, samples)), round, download, splits
-            )
-        else:
-            common = self._run_on_parts(
-                "common", self._deal_groups(cut(ids, samples)), round, download, splits
-            )
-            owners = self._place_clients(ids, [1] * len(ids))
-            calls = self._run_on_parts("evaluate_own", owners, round, download, given, *common)
+        samples = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
+        placed = self._place_clients(ids, samples.tolist())
+        calls = self._run_on_parts("evaluate", placed, round, download, splits, given)
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
@@ -314,9 +299,6 @@ class Session:
             for k, mine in enumerate(placed)
             if mine
         ]
-
-    def _deal_groups(self, groups: Sequence[ClientGroup]) -> list[Sequence[ClientGroup]]:
-        return [groups[k :: len(self.workers)] for k in range(len(self.workers))]
 
     def _place_clients(self, ids: Sequence[int], work: Sequence[int]) -> list[list[int]]:
         """Return which clients each worker scores: those whose state it has, and its share of the others.

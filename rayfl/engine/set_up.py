@@ -14,6 +14,7 @@ from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download, check_state, check_views
 from rayfl.errors import BadCode, UserError, error_context
+from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.system.text import short_repr
@@ -111,7 +112,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
         server = check_state(name, method.init_server(initial), "before the first round")
         down, state = _try_download(method, server), method.init_client(client)
         x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
-        found = method.scores(client, state, down, x)
+        found = dict(answer_at_once(method.scores(client, state, down, x)))
     if found is None:
         return {}
     check_views(method, found)

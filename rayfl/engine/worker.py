@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.data.dataset import SPLITS
@@ -36,9 +36,16 @@ from rayfl.engine.travel import (
     state_spec,
 )
 from rayfl.errors import BadCode, Shortage, UserError, text_of
-from rayfl.evaluation.finetune import Predict, finetune_model
+from rayfl.evaluation.finetune import finetune_model
 from rayfl.evaluation.measures import measures
-from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
+from rayfl.evaluation.score import (
+    BLOCK,
+    BLOCK_BYTES,
+    ClientScores,
+    Predict,
+    checked_scoring,
+    score_clients,
+)
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.system.own_code import is_own
@@ -46,14 +53,13 @@ from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
+from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, all_finite, as_tensor, canonical, pack, to_device, unpack
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merge_parts, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
-Common = dict[str, list[tuple[dict[int, int], dict[str, np.ndarray]]]]
-"""What clients' scores have in common: split -> of every group, client -> samples, and name -> rows."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 _OPTIMISER_ADVICE = (
@@ -177,7 +183,7 @@ class Worker:
     def _state_or_initial(self, held: State, client: Client, given: State | None = None) -> State:
         """Return the stored state, or the initial one, with what is given, if the client has none."""
         state = without_optimiser_state(held) or {**self.method.init_client(client), **(given or {})}
-        return to_device(state, self.device)
+        return to_device(state, self.device) if state else state
 
     def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
         """Start the updates of clients in the first round; the caller runs them."""
@@ -368,8 +374,8 @@ class Worker:
         elif i in self.states:
             del self.states[i]
         if context.score_splits:
-            model = self.method.trained(one.down, up)
-            result.scores[i] = self._score(client, state, model, context.score_splits)
+            predict = self._predict(client, state, self.method.trained(one.down, up))
+            result.scores |= self._score({i: predict}, context.round, context.score_splits)
 
     def _expected_spec(self, one: _ClientUpdate) -> StateSpec:
         """Return what a client's next state must have: all keys, and the form of its first state."""
@@ -405,98 +411,6 @@ class Worker:
         return download._replace(each=each).for_client(id)
 
     @exits_as_errors()
-    def common(
-        self, round: int, download: Download, groups: Sequence[ClientGroup], splits: Sequence[str]
-    ) -> Common:
-        """Return what of the scores of some clients is the same for all; see ``Method.common``.
-
-        Args:
-            round: the round that has just ended.
-            download: what they would receive.
-            groups: clients whose samples are taken together.
-            splits: splits of the data.
-
-        Returns:
-            For each split, of every group: the clients that have samples in it, how many, and the tensors.
-        """
-        download = self._download_on_device(download)
-        with self._guard_after_round("common", round, download):
-            found: Common = {}
-            for split in splits:
-                for group in groups:
-                    counts = {i: n for i in group if (n := self._count(i, split))}
-                    if not counts:
-                        continue
-                    parts: dict[str, list[Tensor]] = {}
-                    with torch.no_grad():
-                        for part in self._all_samples(counts, split).split(BATCH):
-                            x, _ = self.examples.batch(part)
-                            for name, rows in self.method.common(self.net, download.everyone, x).items():
-                                parts.setdefault(name, []).append(rows.cpu())
-                    tensors = {name: torch.cat(some) for name, some in parts.items()}
-                    found.setdefault(split, []).append((counts, {n: t.numpy() for n, t in tensors.items()}))
-        return found
-
-    @exits_as_errors()
-    def evaluate_together(
-        self, round: int, download: Download, groups: Sequence[ClientGroup], splits: Sequence[str]
-    ) -> dict[int, ClientScores]:
-        """Score clients that all have the same model, those of a group at once; see ``evaluate``."""
-        scores: dict[int, ClientScores] = {}
-        for split, found in self.common(round, download, groups, splits).items():
-            for counts, rows in found:
-                views = {view: as_tensor(values) for view, values in rows.items()}
-                self._add_scores(scores, split, counts, views)
-        return scores
-
-    @exits_as_errors()
-    def evaluate_own(
-        self, round: int, download: Download, ids: Sequence[int], given: Download, *common: Common
-    ) -> dict[int, ClientScores]:
-        """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
-        download = self._download_on_device(download)
-        with self._guard_after_round("own_scores", round, download):
-            mine, scores = set(ids), dict[int, ClientScores]()
-            for split in {split: None for part in common for split in part}:
-                counts: dict[int, int] = {}
-                parts: dict[str, list[Tensor]] = {}
-                self.states.expect_reads(
-                    i for part in common for group, _ in part.get(split, ()) for i in group
-                )
-                for group, rows in (each for part in common for each in part.get(split, ())):
-                    tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
-                    for i, n in group.items():
-                        start, end = end, end + n
-                        if i not in mine:
-                            continue
-                        client = self.client(i, round)
-                        # Copied, because some kernels' last bits depend on how their input lies in memory.
-                        own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
-                        state = self.state(i, client, given.everyone)
-                        with torch.no_grad():
-                            views = self.method.own_scores(client, state, download.everyone, own)
-                        counts[i] = n
-                        for view, values in views.items():
-                            parts.setdefault(view, []).append(values.cpu())
-                if counts:
-                    views = {view: torch.cat(some) for view, some in parts.items()}
-                    self._add_scores(scores, split, counts, views)
-        return scores
-
-    def _add_scores(
-        self, scores: dict[int, ClientScores], split: str, counts: Mapping[int, int], views: dict[str, Tensor]
-    ) -> None:
-        check_views(self.method, views)
-        labels = self.examples.labels(self._all_samples(counts, split))
-        without = self.method.views_without_loss
-        found = score_rows(views, labels, [*counts.values()], without, self._measures)
-        for i, own in zip(counts, found, strict=True):
-            scores.setdefault(i, {})[split] = own
-
-    def _all_samples(self, ids: Iterable[int], split: str) -> Tensor:
-        return torch.cat([self._samples(i, split) for i in ids])
-
-    @exits_as_errors()
     def evaluate(
         self,
         round: int,
@@ -516,39 +430,60 @@ class Worker:
         """
         download = self._download_on_device(download)
         with self._guard_after_round("scores", round, download):
-            scores = {}
+            scores: dict[int, ClientScores] = {}
             self.states.expect_reads(ids)
+            predicts: dict[int, Predict] = {}
+            samples = size = 0
             for i in ids:
                 client = self.client(i, round)
                 state = self.state(i, client, given.everyone)
-                scores[i] = self._score(client, state, self._client_download(download, i), splits)
+                predicts[i] = self._predict(client, state, self._client_download(download, i))
+                samples += min((n for split in splits if (n := self._count(i, split))), default=0)
+                size += payload_bytes(state) if state else 0
+                if samples >= BLOCK or size >= BLOCK_BYTES or i == ids[-1]:
+                    scores |= self._score(predicts, round, splits, download.everyone)
+                    predicts, samples, size = {}, 0, 0
         return scores
 
-    def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:
-        predict: Predict = partial(self.method.scores, client, state, down)
-        scores = self._counted(client, predict, splits, self.method.views_without_loss)
-        for views in scores.values():
+    def _predict(self, client: Client, state: State, down: State) -> Predict:
+        """Return what gives the scores of a client's models."""
+
+        async def scores(x: Tensor) -> Mapping[str, Tensor]:
+            views = await checked_scoring(self.method.scores(client, state, down, x))
             check_views(self.method, views)
+            return views
+
         return scores
 
-    def _counted(
-        self, client: Client, predict: Predict, splits: Sequence[str], without: frozenset[str] = frozenset()
-    ) -> ClientScores:
-        """Return what a client's models score on some splits."""
-        key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
-        keys = {"val": key} if self.data.dataset.val_augment else {}
-        return {
-            split: score(
-                predict,
-                self.examples,
-                self._samples(client.id, split),
-                without,
-                keys.get(split),
-                self._measures,
-            )
-            for split in splits
-            if self._count(client.id, split)
-        }
+    def _score(
+        self,
+        predicts: Mapping[int, Predict],
+        round: int,
+        splits: Sequence[str],
+        everyone: State | None = None,
+    ) -> dict[int, ClientScores]:
+        """Score clients on some splits.
+
+        Args:
+            predicts: client -> what gives its scores.
+            round: decides how validation images are augmented.
+            splits: splits of the data.
+            everyone: what the server sends to all of them, if it does.
+        """
+        sent = pytree.tree_leaves(everyone, is_leaf=lambda leaf: isinstance(leaf, Params))
+        shared = {*map(id, sent), *map(id, self._initials)}
+        found: dict[int, ClientScores] = {i: {} for i in predicts}
+        for split in splits:
+            samples = {i: self._samples(i, split) for i in predicts if self._count(i, split)}
+            augmented = split == "val" and self.data.dataset.val_augment
+            keys = {
+                i: seed_of(self.plan.seed, "augmented validation", i, round) for i in samples if augmented
+            }
+            without = self.method.views_without_loss
+            scores = score_clients(predicts, samples, self.examples, shared, without, keys, self._measures)
+            for i, views in scores.items():
+                found[i][split] = views
+        return found
 
     # ---- fine-tuning
 
@@ -591,8 +526,8 @@ class Worker:
                 )
                 of = of_new if i in untrained else view
                 updates.append(finetune_model(self.plan.finetune, self.method, client, state, down, of))
-            for client, predict in zip(drawing, self._run(updates, lambda k, fitted: None), strict=True):
-                scores[client.id] = self._counted(client, predict, splits)
+            tuned = self._run(updates, lambda k, fitted: None)
+            scores |= self._score(dict(zip(ids, tuned, strict=True)), round, splits)
             for further in self._further.values():
                 further.release()
         return scores
@@ -646,7 +581,8 @@ class Worker:
                     update = self.method.adapt(new, states["unseen"], own, moves)
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
-                found.setdefault(point, {})[i] = self._score(client, state, own, ("test",))
+                predict = self._predict(client, state, own)
+                found.setdefault(point, {}).update(self._score({i: predict}, round, ("test",)))
         if self.plan.finetune.epochs:
             tuned = self.finetune(round, download, [(i,) for i in ids], ("test",), Download(mean, {}), ())
             for i, scores in tuned.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.errors import Conflict
+from rayfl.evaluation.score import Predict, answer_at_once
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
 from rayfl.settings.base import Value
@@ -21,7 +22,6 @@ from rayfl.training.state import State
 
 FINETUNED = "finetuned"
 """The view that fine-tuning adds to those of a method."""
-Predict = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Finetune(Value, place="finetune"):
@@ -101,7 +101,7 @@ async def finetune_model(
     nets = {net.eval: net for net in (client.net, *client.nets.values())}
 
     def scores() -> Tensor | None:
-        found = method.scores(client, state, down, x)[view]
+        found = answer_at_once(method.scores(client, state, down, x))[view]
         return None if view in method.views_without_loss else found
 
     if (found := only_net(nets, scores, x)) is None:
@@ -114,7 +114,11 @@ async def finetune_model(
         return client.loss_of(net(w, batch.x), batch)
 
     fitted = await client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
-    return lambda x: {FINETUNED: twin(fitted.weights, x)}
+
+    async def predict(x: Tensor) -> dict[str, Tensor]:
+        return {FINETUNED: twin(fitted.weights, x)}
+
+    return predict
 
 
 def _through_scores(
@@ -131,7 +135,7 @@ def _through_scores(
 
     def scores(client: Client, w: Mapping[str, Params], x: Tensor) -> Tensor:
         state, down = pytree.tree_unflatten([w.get(str(k), leaf) for k, leaf in enumerate(leaves)], spec)
-        return method.scores(client, state, down, x)[view]
+        return answer_at_once(method.scores(client, state, down, x))[view]
 
     def loss(w: Mapping[str, Params], batch: Batch, extra: None) -> Tensor:
         with inside_loss(batch.key, alone=True):
@@ -139,4 +143,8 @@ def _through_scores(
 
     pending = client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
     tuned = fit_loop(pending).weights  # type: ignore[arg-type]
-    return lambda x: {FINETUNED: scores(client, tuned, x)}
+
+    async def predict(x: Tensor) -> dict[str, Tensor]:
+        return {FINETUNED: scores(client, tuned, x)}
+
+    return predict

@@ -1,8 +1,14 @@
-"""Scoring: how many of a client's samples each view classifies correctly, and at what loss."""
+"""Scoring: how many of a client's samples each view classifies correctly, and at what loss.
+
+``Method.scores`` is a coroutine for one client. What it awaits, the calls of nets, is made for many clients
+at once: those that wait with the same weights share a call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +16,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfl.errors import BadCode
 from rayfl.evaluation.measures import Measure, or_none
+from rayfl.system.text import short_repr
+from rayfl.training.client import NetCall
 from rayfl.training.examples import Examples
 from rayfl.training.noise import step_keys
+from rayfl.training.step import UnderWay
 
 BATCH = 512
-"""Samples scored at once."""
+"""Most samples of a client that ``Method.scores`` sees at once."""
+CALL = 128
+"""Samples in a call with weights that clients share, filled up with zeros: the last bits of scores depend on
+the size of the call, and must not depend on which clients are scored where."""
+ALIGNED = 16
+"""They also depend on where a row lies in memory: each has its fixed place among so many."""
+BLOCK = 2048
+"""Samples of clients that are scored at a time; one client may have more."""
+BLOCK_BYTES = 2**28
+"""Most bytes of their inputs, or of their states."""
+Scoring = Coroutine[NetCall, Tensor, Mapping[str, Tensor]]
+"""What ``Method.scores`` returns before it is awaited: scores [B, classes] by view."""
+Predict = Callable[[Tensor], Scoring]
+"""What is asked for scores of inputs [B, ...]: a method, for one client."""
 
 
 class Score(NamedTuple):
@@ -29,76 +52,155 @@ class Score(NamedTuple):
     measured: Mapping[str, float | None] = {}
 
 
-TOGETHER = 256
-"""Samples of several clients that are scored at once."""
-
-
 ClientScores = dict[str, dict[str, Score]]
 """What a client's models score: part of its data (val, test) -> view -> score."""
 
 
-def score(
-    predict: Callable[[Tensor], Mapping[str, Tensor]],
-    examples: Examples,
-    indices: Tensor,
-    without_loss: frozenset[str] = frozenset(),
-    key: int | None = None,
-    measures: Sequence[Measure] = (),
-) -> dict[str, Score]:
-    """Score every view of one client on some of its samples.
-
-    Args:
-        predict: inputs [B, ...] -> scores [B, classes] by view; the largest score is the prediction.
-        examples: the dataset.
-        indices: int64 [n], at least one sample.
-        without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
-        key: for images augmented as in training, what they are drawn from.
-        measures: metrics of all samples; only for these are the scores of all batches kept.
-    """
-    kept: dict[str, list[Tensor]] = {}
-    labels: list[Tensor] = []
-    correct: dict[str, int] = {}
-    loss: dict[str, float] = {}
-    with torch.no_grad():
-        batches = indices.split(BATCH)
-        drawn: Sequence[Tensor | None] = [None] * len(batches)
-        if key is not None:
-            drawn = examples.draw_changes(batches, step_keys(key, len(batches)).unbind())
-        for part, changes in zip(batches, drawn, strict=True):
-            x, y = examples.batch(part, changes)
-            if measures:
-                labels.append(y)
-            counted: dict[tuple[int, bool], tuple[int, float | None]] = {}  # views of one model share scores
-            views = predict(x)
-            for view, scores in views.items():
-                if measures:
-                    kept.setdefault(view, []).append(scores)
-                which = (id(scores), view not in without_loss)
-                if which not in counted:
-                    counted[which] = _count(scores, y, with_loss=which[1])
-                right, total = counted[which]
-                correct[view] = correct.get(view, 0) + right
-                if total is not None:
-                    loss[view] = loss.get(view, 0.0) + total
-    n = len(indices)
-    means = {view: or_none(total / n) for view, total in loss.items()}
-    found = {view: Score(right, means.get(view)) for view, right in correct.items()}
-    if not measures:
-        return found
-    y = torch.cat(labels).cpu()
-    for view, parts in kept.items():
-        scores = torch.cat(parts).cpu()
-        measured = {m.name: m.value(scores, y, view not in without_loss) for m in measures}
-        found[view] = found[view]._replace(measured=measured)
+def answer_at_once(scoring: Scoring) -> Mapping[str, Tensor]:
+    """Make each call of a net when it is awaited, with the inputs as they are; gradients pass through."""
+    with closing(UnderWay([checked_scoring(scoring)])) as under_way:
+        under_way.start()
+        while call := under_way.waiting.get(0):
+            under_way.advance(0, call.run(call.x))
+    found: Mapping[str, Tensor] = under_way.results[0]
     return found
 
 
-def _count(scores: Tensor, y: Tensor, with_loss: bool) -> tuple[int, float | None]:
-    """Return how many predictions are right, and the sum of the losses."""
-    right = int((scores.argmax(1) == y).sum())
-    if not with_loss:
-        return right, None
-    return right, F.cross_entropy(scores, y, reduction="none").double().sum().item()
+def answer_together(
+    scorings: Sequence[Scoring], clients: Sequence[int], shared: Container[int]
+) -> list[Mapping[str, Tensor]]:
+    """Make calls with the same weights together, in one fixed size, and those with own weights one by one.
+
+    Args:
+        scorings: of several clients, each with inputs of its own.
+        clients: whose they are.
+        shared: the ``id`` of each Params that clients have in common.
+    """
+    with closing(UnderWay([checked_scoring(each) for each in scorings])) as under_way:
+        under_way.start()
+        while waiting := dict(under_way.waiting):
+            groups: dict[Any, list[int]] = {}
+            for k, call in waiting.items():
+                own = -1 if id(call.w) in shared else k
+                groups.setdefault((own, id(call.w), id(call.net), call.cut), []).append(k)
+            for (own, *_), ks in groups.items():
+                call, xs = waiting[ks[0]], [waiting[k].x for k in ks]
+                whose = [clients[k] for k in ks]
+                outputs = [call.run(xs[0])] if own >= 0 else _in_calls_of_one_size(call, xs, whose)
+                for k, output in zip(ks, outputs, strict=True):
+                    under_way.advance(k, output)
+    return under_way.results
+
+
+def checked_scoring(scoring: Any) -> Any:
+    """Refuse what is no coroutine."""
+    if not inspect.iscoroutine(scoring):
+        problem = f"returns {short_repr(scoring)} at once"
+        raise BadCode("scores", problem, "it must be an `async def`, which awaits client.eval")
+    return scoring
+
+
+def _in_calls_of_one_size(call: NetCall, xs: Sequence[Tensor], clients: Sequence[int]) -> list[Tensor]:
+    """Return what a net makes of clients' inputs: client i's go to places i, i + 1... mod ALIGNED."""
+    sizes = [len(x) for x in xs]
+    residues = np.concatenate([(i + np.arange(n)) % ALIGNED for i, n in zip(clients, sizes, strict=True)])
+    counts = np.bincount(residues, minlength=ALIGNED)
+    earlier = np.arange(len(residues)) - (np.cumsum(counts) - counts)[np.sort(residues)]
+    places = np.empty_like(residues)
+    places[np.argsort(residues, kind="stable")] = earlier * ALIGNED + np.sort(residues)
+    where, x = torch.from_numpy(places).to(xs[0].device), torch.cat(list(xs))
+    size = -(-int(counts.max()) * ALIGNED // CALL) * CALL
+    filled = torch.empty_strided((size, *x.shape[1:]), x.stride(), dtype=x.dtype, device=x.device).zero_()
+    filled[where] = x  # in the layout of the inputs
+    outputs = torch.cat([call.run(part) for part in filled.split(CALL)])
+    # Copied, because some kernels' last bits depend on how their input lies in memory.
+    return [rows.clone() for rows in outputs[where].split(sizes)]
+
+
+class _Piece(NamedTuple):
+    """Samples of a client that are scored at once: their places, and what changes their images at random."""
+
+    client: int
+    places: Tensor
+    changes: Tensor | None
+
+
+def score_clients(
+    predicts: Mapping[int, Predict],
+    samples: Mapping[int, Tensor],
+    examples: Examples,
+    shared: Container[int] = (),
+    without_loss: frozenset[str] = frozenset(),
+    keys: Mapping[int, int] | None = None,
+    measures: Sequence[Measure] = (),
+) -> dict[int, dict[str, Score]]:
+    """Score every view of some clients.
+
+    Args:
+        predicts: client -> what gives its scores; the largest score is the prediction.
+        samples: client -> int64 [n], the places of its samples in the dataset, at least one.
+        examples: the dataset.
+        shared: see :func:`answer_together`.
+        without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
+        keys: for images augmented as in training, client -> what they are drawn from.
+        measures: metrics of all samples.
+    """
+    if not samples:
+        return {}
+    found: list[Mapping[str, Tensor]] = []
+    pieces = _pieces(samples, examples, keys)
+    with torch.no_grad():
+        for block in _blocks(pieces, examples):
+            inputs = _inputs(block, examples)
+            clients = [piece.client for piece in block]
+            scorings = [predicts[i](x) for i, x in zip(clients, inputs, strict=True)]
+            found += answer_together(scorings, clients, shared)
+    joined: dict[tuple[int, ...], Tensor] = {}
+    views = {}
+    for view in found[0]:
+        which = tuple(id(scores[view]) for scores in found)
+        if which not in joined:
+            joined[which] = torch.cat([scores[view] for scores in found]).cpu()
+        views[view] = joined[which]
+    labels = examples.labels(torch.cat([piece.places for piece in pieces]))
+    counts = [len(own) for own in samples.values()]
+    return dict(zip(samples, score_rows(views, labels, counts, without_loss, measures), strict=True))
+
+
+def _pieces(
+    samples: Mapping[int, Tensor], examples: Examples, keys: Mapping[int, int] | None
+) -> list[_Piece]:
+    parts = {i: own.split(BATCH) if len(own) > BATCH else (own,) for i, own in samples.items()}
+    flat = [(i, part) for i, own in parts.items() for part in own]
+    changes: Sequence[Tensor | None] = [None] * len(flat)
+    if keys:
+        drawn_from = [key for i, own in parts.items() for key in step_keys(keys[i], len(own)).unbind()]
+        changes = examples.draw_changes([part for _, part in flat], drawn_from)
+    return [_Piece(i, part, change) for (i, part), change in zip(flat, changes, strict=True)]
+
+
+def _blocks(pieces: Iterable[_Piece], examples: Examples) -> Iterator[list[_Piece]]:
+    """Yield pieces that are read at a time."""
+    most = min(BLOCK, BLOCK_BYTES // examples.bytes_per_input)
+    block: list[_Piece] = []
+    count = 0
+    for piece in pieces:
+        block.append(piece)
+        count += len(piece.places)
+        if count >= most:
+            yield block
+            block, count = [], 0
+    if block:
+        yield block
+
+
+def _inputs(block: Sequence[_Piece], examples: Examples) -> list[Tensor]:
+    """Return the inputs of each piece."""
+    if block[0].changes is not None:
+        return [examples.batch(piece.places, piece.changes)[0] for piece in block]
+    x, _ = examples.batch(torch.cat([piece.places for piece in block]))
+    # Copied, because some kernels' last bits depend on how their input lies in memory.
+    return [part.clone() for part in x.split([len(piece.places) for piece in block])]
 
 
 def score_rows(
@@ -114,12 +216,17 @@ def score_rows(
         views: scores [n, classes] by view, on the CPU.
         labels: int64 [n].
         counts: samples of each client, at least one.
-        without_loss: as in :func:`score`.
-        measures: as in :func:`score`.
+        without_loss: as in :func:`score_clients`.
+        measures: as in :func:`score_clients`.
     """
     starts = np.cumsum([0, *counts[:-1]])
     found: list[dict[str, Score]] = [{} for _ in counts]
+    twins: dict[tuple[int, bool], str] = {}  # views of one model share scores
     for view, scores in views.items():
+        if (twin := twins.setdefault((id(scores), view in without_loss), view)) != view:
+            for own in found:
+                own[view] = own[twin]
+            continue
         right = np.add.reduceat((scores.argmax(1) == labels).numpy().astype(np.int64), starts).tolist()
         means: list[float | None] = [None] * len(counts)
         if view not in without_loss:
@@ -138,21 +245,3 @@ def score_rows(
 def replaced(views: dict[str, Any], by: str | None) -> dict[str, Any]:
     """Return what is known of a client's views, by name, with another one in the place of ``personal``."""
     return views if by is None or "personal" not in views else {**views, "personal": views[by]}
-
-
-def cut(ids: Sequence[int], samples: Sequence[int]) -> list[tuple[int, ...]]:
-    """Cut clients into those that are scored together, which never depends on where this is done.
-
-    Args:
-        ids: client numbers.
-        samples: how many samples of each are scored.
-    """
-    groups: list[list[int]] = [[]]
-    full = 0
-    for i, n in zip(ids, samples, strict=True):
-        if groups[-1] and full + n > TOGETHER:
-            groups.append([])
-            full = 0
-        groups[-1].append(i)
-        full += n
-    return [tuple(group) for group in groups if group]

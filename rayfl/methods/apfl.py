@@ -61,11 +61,10 @@ class APFL(Method):
         nets = (await client.fit(nets, both_losses, alpha, stream=0)).weights
         return {"weights": nets["received"]}, {"own": nets["own"], "alpha": alpha}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mixture and the global model."""
-        net = client.net.eval
         mixed = mix_models(state["alpha"], state["own"], down["weights"])
-        return {"personal": net(mixed, x), "global": net(down["weights"], x)}
+        return {"personal": await client.eval(mixed, x), "global": await client.eval(down["weights"], x)}
 
 
 def mix_models(alpha: Tensor, v: Params, w: Params) -> Params:

@@ -31,12 +31,6 @@ def _union_types(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) or (kind,)
 
 
-def is_overridden_with(cls: type, one: str, other: str) -> bool:
-    """Return whether the class that defines one member is, or derives from, the one that defines another."""
-    owner, of_other = (next(c for c in cls.__mro__ if name in vars(c)) for name in (one, other))
-    return issubclass(owner, of_other)
-
-
 @dataclass(frozen=True)
 class Cohort:
     """The clients whose uploads are aggregated in a round.
@@ -158,16 +152,18 @@ class Method(Settings, ABC, place="method"):
         """
         return {**server, **up}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view for inputs x, [B, ...].
 
         Args:
-            client: gives ``client.net.eval``.
+            client: whose ``eval`` and ``features`` are awaited: inputs of many clients that wait for the same
+                weights go into one call.
             state: the client's personal state, which may be old if the client was not sampled lately.
             down: what the server would send now; right after training, what ``trained`` returns.
             x: inputs.
         """
-        return self.own_scores(client, state, down, self.common(client.net, down, x))
+        scores = await client.eval(down["weights"], x)
+        return {"personal": scores, "global": scores}
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -257,32 +253,6 @@ class Method(Settings, ABC, place="method"):
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Return a warning if the metrics at a run's end say that a part of the method did nothing."""
         return None
-
-    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Return what of ``scores`` is the same for every client, tensors [B, ...] by name.
-
-        Where clients are many and their samples few, it is worked out for samples of several clients at once.
-
-        Args:
-            net: that of all clients.
-            down: what the server would send now.
-            x: inputs, [B, ...].
-        """
-        scores = net.eval(down["weights"], x)
-        return {"personal": scores, "global": scores}
-
-    def own_scores(
-        self, client: Client, state: State, down: State, common: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Return ``scores``, made of a client's rows of what ``common`` has returned."""
-        return common
-
-    @property
-    def in_common(self) -> Literal["nothing", "part", "all"]:
-        """How much of ``scores`` is in ``common``: nothing in a class with scores of its own alone."""
-        if not is_overridden_with(type(self), "common", "scores"):
-            return "nothing"
-        return "all" if type(self).own_scores is Method.own_scores else "part"
 
     @property
     def views_without_loss(self) -> frozenset[str]:

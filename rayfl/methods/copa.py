@@ -81,14 +81,14 @@ class COPA(Method):
                 heads[name][i] = tensor
         return {"weights": up["weights"], "heads": heads}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mean of all heads' logits, the mean head's; ``personal`` has the newest own head."""
         heads, own = down["heads"], state["own"]
         mean = personal = heads.map(lambda t: t.mean(0))
         if client.id < self.population:  # a new client has no head among them
             personal = mean + (own - heads.map(lambda t: t[client.id])) / self.population
         net = client.net.eval
-        z = net.features(down["weights"], x)
+        z = await client.features(down["weights"], x)
         return {"personal": net.head(personal, z), "global": net.head(mean, z)}
 
     def communication_bytes(

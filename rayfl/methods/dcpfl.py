@@ -159,10 +159,10 @@ class DCPFL(Method):
         """The global classifier and means serve until the next aggregation."""
         return down
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the own extractor with its classifier."""
         w = state["weights"] if self.eval_head == "local" else state["weights"].merge(down["head"])
-        return {"personal": client.net.eval(w, x)}
+        return {"personal": await client.eval(w, x)}
 
     # ---- server
 

@@ -48,7 +48,7 @@ class Ditto(Method):
         )
         return {"weights": w.weights}, {"own": v.weights}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score v and w."""
-        net = client.net.eval
-        return {"personal": net(state["own"], x), "global": net(down["weights"], x)}
+        own = await client.eval(state["own"], x)
+        return {"personal": own, "global": await client.eval(down["weights"], x)}

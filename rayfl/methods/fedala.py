@@ -110,7 +110,7 @@ class FedALA(Method):
         now = self._upper_names(received)
         return received.merge(state["own"] + (now - state["own"]) * state["W"])
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score what the client would begin with, and what it has received."""
-        own = client.net.eval(self._mix_received(state, down["weights"]), x)
-        return {"personal": own, "global": client.net.eval(down["weights"], x)}
+        own = await client.eval(self._mix_received(state, down["weights"]), x)
+        return {"personal": own, "global": await client.eval(down["weights"], x)}

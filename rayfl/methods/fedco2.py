@@ -180,8 +180,8 @@ class FedCO2(Method):
         own = self.personal_part(nets["online"])
         return up, {"own": own, "offline": nets["offline"], "trained": True}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score both nets and their fusion, the sum of logits (eq. 3)."""
-        online = client.net.eval(down["weights"].merge(state["own"]), x)
-        offline = client.net.eval(state["offline"], x)
+        online = await client.eval(down["weights"].merge(state["own"]), x)
+        offline = await client.eval(state["offline"], x)
         return {"personal": online + offline, "online": online, "offline": offline}

@@ -99,13 +99,13 @@ class FedCP(Method):
         own = {"head": head, "global_head": given, "policy": w["policy"], "context": context}
         return up, {**own, "trained": True}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the newest extractor with what the client had in its last round: heads, policy and context.
 
         The global model is the extractor with the newest global head, which gets all of every feature.
         """
         net = client.net.eval
-        z = net.features(down["weights"], x)
+        z = await client.features(down["weights"], x)
         drawn = None
         if self.gumbel_eval:
             key = torch.randint(2**62, (), generator=client.generator("gumbel")).to(z.device)

@@ -83,7 +83,7 @@ class FedFA(Method):
         """The client's own weights and statistics."""
         return {"weights": up["weights"], "statistics": down["statistics"].merge(up["statistics"])}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the model, which augments nothing then."""
-        scores = client.net.eval(down["weights"].merge(down["statistics"]), x)
+        scores = await client.eval(down["weights"].merge(down["statistics"]), x)
         return {"personal": scores, "global": scores}

@@ -247,15 +247,15 @@ class FediOS(Method):
 
     # ---- inference
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score H phi^f, H phi^g and H phi^p; the global model is H phi^g."""
         net, w = client.net.eval, down["weights"]
         bases = self.subspace_bases(client.id, w["head.weight"])
-        phi_g = project_onto(net.features(w, x), bases["generic"])
+        phi_g = project_onto(await client.features(w, x), bases["generic"])
         generic = net.head(w, phi_g)
         if not self.individual_extractor:
             return {"personal": generic, "global": generic, "generic": generic}
-        phi_p = project_onto(net.features(state["own"], x), bases["individual"])
+        phi_p = project_onto(await client.features(state["own"], x), bases["individual"])
         personal = net.head(w, self.alpha * phi_g + (1 - self.alpha) * phi_p)
         return {
             "personal": personal,

@@ -113,10 +113,10 @@ class FedKD(Method):
         """Return the mean ranks of the last uploads, matrix by matrix."""
         return {"ranks": server["ranks"].tolist()} if "ranks" in server else {}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mentor and the mentee."""
-        mentee = client.nets["mentee"].eval(down["weights"], x)
-        return {"personal": client.net.eval(state["mentor"], x), "global": mentee}
+        mentee = await client.eval(down["weights"], x, "mentee")
+        return {"personal": await client.eval(state["mentor"], x), "global": mentee}
 
 
 def matrices_of(w: Params) -> dict[str, Tensor]:

@@ -26,8 +26,3 @@ class FedPer(PartlyPersonal):
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share the base layers."""
         return name not in self.net.names(self.personal, "head")
-
-    @property
-    def own_head(self) -> Cut:
-        """The personal layers are the head."""
-        return self.personal

@@ -86,9 +86,9 @@ class FedProto(Local):
         prototypes = torch.where(owned[:, None], mean, server["prototypes"])
         return {"prototypes": prototypes, "known": server["known"] | owned}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score classes by their prototypes' distance, negative (eq. 4); no unknown class is ever chosen."""
-        z = client.net.eval.features(state["weights"], x)
+        z = await client.features(state["weights"], x)
         by_head, known = client.net.eval.head(state["weights"], z), down["known"]
         if self.predict == "head":
             return {"personal": by_head}

@@ -52,9 +52,9 @@ class FedRoD(Method):
         w = (await client.fit(start, loss, prior)).weights
         return {"weights": w["generic"]}, {"own": w["own"]}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score both heads together, and the generic one alone."""
         net = client.net.eval
-        z = net.features(down["weights"], x, self.head)
+        z = await client.features(down["weights"], x, self.head)
         generic = net.head(down["weights"], z, self.head)
         return {"personal": generic + net.head(state["own"], z, self.head), "global": generic}

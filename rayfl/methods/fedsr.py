@@ -77,7 +77,7 @@ class FedSR(Method):
         fitted = (await client.fit({"net": down["weights"], "classes": state["classes"]}, loss)).weights
         return {"weights": fitted["net"]}, {"classes": fitted["classes"]}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mean probabilities of draws, as their logarithms."""
         net, w = client.net.eval, down["weights"]
         _, (both,) = net.watch(w, x, self._gaussian)

@@ -58,7 +58,7 @@ class FML(Method):
         w = (await client.fit({"own": state["own"], "meme": down["weights"]}, loss)).weights
         return {"weights": w["meme"]}, {"own": w["own"]}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the private model and the meme."""
-        meme = client.nets["meme"].eval(down["weights"], x)
-        return {"personal": client.net.eval(state["own"], x), "global": meme}
+        meme = await client.eval(down["weights"], x, "meme")
+        return {"personal": await client.eval(state["own"], x), "global": meme}

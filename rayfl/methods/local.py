@@ -44,9 +44,9 @@ class Local(Method):
         w = (await client.fit(state["weights"], client.loss)).weights
         return {}, {"weights": w}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the own model."""
-        return {"personal": client.net.eval(state["weights"], x)}
+        return {"personal": await client.eval(state["weights"], x)}
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """What the server has sent serves until its next step."""

@@ -182,10 +182,10 @@ class PartialFed(Method):
             "Learn the choice on validation data (--data.val_fraction 0.2), or fix it (--method.mode no_bn)"
         )
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the layers that the client chose last, as they are now, and the global model."""
-        own = client.net.eval(self._chosen_model(state, down["weights"]), x)
-        return {"personal": own, "global": client.net.eval(down["weights"], x)}
+        own = await client.eval(self._chosen_model(state, down["weights"]), x)
+        return {"personal": own, "global": await client.eval(down["weights"], x)}
 
 
 def layers_of(net: Net) -> list[list[str]]:

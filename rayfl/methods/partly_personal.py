@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from rayfl.methods.base import Method, is_overridden_with
+from rayfl.methods.base import Method
 from rayfl.training import Client, State
-from rayfl.training.net import Cut, Net
+from rayfl.training.net import Cut
 
 
 class PartlyPersonal(Method):
@@ -19,11 +19,6 @@ class PartlyPersonal(Method):
     """
 
     views = ("personal",)
-
-    @property
-    def own_head(self) -> Cut | None:
-        """Under which cut the clients' part is the head, so that samples of many share the extractor."""
-        return None
 
     @abstractmethod
     def shared(self, name: str, module: nn.Module) -> bool:
@@ -42,24 +37,11 @@ class PartlyPersonal(Method):
         w = (await client.fit(down["weights"].merge(state["own"]), client.loss)).weights
         return {"weights": self.shared_part(w)}, {"own": self.personal_part(w)}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the shared part together with the own one."""
-        return {"personal": client.net.eval(down["weights"].merge(state["own"]), x)}
-
-    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Return the features, where the extractor is shared and the head is not."""
-        assert self.own_head is not None
-        return {"features": net.eval.features(down["weights"], x, self.own_head)}
-
-    def own_scores(
-        self, client: Client, state: State, down: State, common: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Score features with the own head."""
-        assert self.own_head is not None
-        return {"personal": client.net.eval.head(state["own"], common["features"], self.own_head)}
-
-    @property
-    def in_common(self) -> Literal["nothing", "part", "all"]:
-        """The extractor, or nothing."""
-        known = self.own_head is not None and is_overridden_with(type(self), "own_head", "shared")
-        return super().in_common if known else "nothing"
+        cuts: tuple[Cut, ...] = get_args(Cut)
+        cut = next((cut for cut in cuts if client.net.names(cut, "head") == state["own"].keys()), None)
+        if cut is None:
+            return {"personal": await client.eval(down["weights"].merge(state["own"]), x)}
+        z = await client.features(down["weights"], x, cut)
+        return {"personal": client.net.eval.head(state["own"], z, cut)}

@@ -95,7 +95,8 @@ class PFedMe(Method):
         moved = (1 - self.beta) * server["weights"].trainable() + self.beta * mean.trainable()
         return {"weights": mean.merge(moved)}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the personal model, the global one until there is one, and the global model."""
-        own = state["own"] if state["trained"] else down["weights"]
-        return {"personal": client.net.eval(own, x), "global": client.net.eval(down["weights"], x)}
+        common = await client.eval(down["weights"], x)
+        own = await client.eval(state["own"], x) if state["trained"] else common
+        return {"personal": own, "global": common}

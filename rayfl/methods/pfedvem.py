@@ -128,10 +128,10 @@ class PFedVEM(Method):
         mean: Params = up["head"] / up["confidence"]
         return {"weights": up["weights"], "head": self.beta * server["head"] + (1 - self.beta) * mean}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the base with the mean of the own head, and with the prior mean."""
         net = client.net.eval
-        z = net.features(down["weights"], x)
+        z = await client.features(down["weights"], x)
         own = state["mean"] if state["trained"] else down["head"]
         return {"personal": net.head(own, z), "global": net.head(down["head"], z)}
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from copy import copy
 from functools import wraps
 from inspect import isfunction
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from torch import Tensor
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Averaging, Method, is_overridden_with
+from rayfl.methods.base import Averaging, Method
 from rayfl.nets import Architecture
 from rayfl.training import Client, Params, State
 from rayfl.training.net import Net
@@ -103,20 +103,9 @@ class Wrapper(Method):
         """Train as the wrapped method does."""
         return await self.of.local_update(client, self._state_of_wrapped(state), down)
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score as the wrapped method does."""
-        return self.of.scores(client, self._state_of_wrapped(state), down, x)
-
-    def own_scores(
-        self, client: Client, state: State, down: State, common: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Score as the wrapped method does."""
-        return self.of.own_scores(client, self._state_of_wrapped(state), down, common)
-
-    @property
-    def in_common(self) -> Literal["nothing", "part", "all"]:
-        """As much as in the wrapped method, unless this one has scores of its own."""
-        return self.of.in_common if is_overridden_with(type(self), "common", "scores") else "nothing"
+        return await self.of.scores(client, self._state_of_wrapped(state), down, x)
 
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Set up the wrapped method, then this one."""

@@ -43,8 +43,6 @@ from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
-MANY_CLIENTS = 1_000
-"""With more clients than this, scoring is together by default."""
 DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
 
@@ -93,11 +91,6 @@ class RunSettings(Settings, place=""):
     eval_points: Literal["protocol", "both"] = "protocol"
     """``both``: every evaluation also has scores right after training, whatever the protocol's point. That
     scores each client of a cohort once more: in every round, if only some of the clients are sampled.
-    """
-    scoring: Literal["auto", "each", "together"] = "auto"
-    """``together`` scores samples of many clients in one call, if the method has one model, or one
-    extractor, for all clients; ``each`` scores client after client. Losses differ in the last bits. ``auto``
-    is together for more than 1,000 clients.
     """
     finetune: Finetune = NO_FINETUNING
     """How clients train on their own data before they are scored; what they learn is thrown away."""
@@ -203,8 +196,6 @@ class RunSettings(Settings, place=""):
             rounds=self.rounds,
             metrics=self.metrics,
             counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
-            together=self.scoring == "together"
-            or (self.scoring == "auto" and (self.clients or 0) > MANY_CLIENTS),
             finetune=self.finetune,
         )
 

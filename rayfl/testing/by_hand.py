@@ -15,6 +15,7 @@ from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.travel import RoundResult
 from rayfl.engine.worker import Worker
+from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
 from rayfl.methods.base import Averaging
 from rayfl.nets import Architecture, SplitNet
@@ -132,7 +133,8 @@ class Run:
         down = self.server.download([client]).for_client(client)
         view = self.worker.client(client, len(self.results))
         with torch.no_grad():
-            return self.worker.method.scores(view, self.worker.state(client, view), down, x)
+            scoring = self.worker.method.scores(view, self.worker.state(client, view), down, x)
+            return dict(answer_at_once(scoring))
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""

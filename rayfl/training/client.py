@@ -18,7 +18,7 @@ from rayfl.randomness import generator, seed_of
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.losses import named_loss
-from rayfl.training.net import Batch, Net
+from rayfl.training.net import Batch, Cut, Net
 from rayfl.training.optimisers import SGD, Descent, Optimiser
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
@@ -156,6 +156,20 @@ class Client:
     def losses_of(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the run's loss of scores, [B, classes], of a batch, sample by sample: [B]."""
         return self._loss.each(scores, batch.y, batch.counts)
+
+    def eval(self, w: Params, x: Tensor, net: str | None = None) -> NetCall:
+        """Return what gives the scores, [B, classes], in evaluation mode, once ``Method.scores`` awaits it.
+
+        Args:
+            w: the weights.
+            x: inputs, [B, ...], as ``scores`` is handed them.
+            net: the option of a further net of the method; by default the client's net.
+        """
+        return NetCall((self.net if net is None else self.nets[net]).eval, None, w, x)
+
+    def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> NetCall:
+        """Return what gives the head's inputs, [B, d], of which ``client.net.eval.head`` makes scores."""
+        return NetCall(self.net.eval, cut, w, x)
 
     def fit(
         self,
@@ -349,6 +363,27 @@ class Fitted(NamedTuple):
     steps: int
     loss: float
     effective_steps: float
+
+
+@dataclass(frozen=True, eq=False)
+class NetCall(Awaitable[Tensor]):
+    """A call of a net in evaluation mode that a method waits for while it scores.
+
+    It hands itself to whoever drives the coroutine, and is sent the result: see ``evaluation.score``.
+    """
+
+    net: Net
+    cut: Cut | None  # under which features are asked for; None: scores
+    w: Params
+    x: Tensor
+
+    def run(self, x: Tensor) -> Tensor:
+        """Return what the net makes of inputs."""
+        return self.net(self.w, x) if self.cut is None else self.net.features(self.w, x, self.cut)
+
+    def __await__(self) -> Generator[NetCall, Tensor, Tensor]:
+        result = yield self
+        return result
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,6 +51,11 @@ class Examples:
         """Where the inputs are, and where indices of batches had better be."""
         return self._inputs.device
 
+    @property
+    def bytes_per_input(self) -> int:
+        """The size of an input as it is delivered."""
+        return max(1, math.prod(self._inputs.shape[1:]) * self._dtype.itemsize)
+
     def unlabelled(self) -> "Examples":
         """Return the same inputs as they are, never augmented, with the label -1, which no loss takes."""
         examples = copy.copy(self)

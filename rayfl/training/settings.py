@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from rayfl.errors import Conflict
+from rayfl.errors import BadValue, Conflict
 from rayfl.settings import above, at_least, below
 from rayfl.settings.base import Value
 from rayfl.training.losses import CrossEntropy, Loss
@@ -66,6 +66,10 @@ class Training(Value, place="training"):
     """
 
     def __post_init__(self) -> None:
+        if isinstance(self.loss, str) and "." not in self.loss:
+            raise BadValue(
+                "training.loss", f"is {self.loss!r}", "give an object, or a function's import path"
+            )
         if self.steps is not None and self.epochs != 1:
             raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}", "give one")
         if self.momentum and not self.optimiser.takes_momentum:

@@ -18,12 +18,12 @@ Observer = Callable[[int, Fitted], None]
 
 
 class UnderWay:
-    """Clients' updates, and how far they are: at which request each waits, or what it has returned."""
+    """Clients' coroutines, and how far they are: at which request each waits, or what it has returned."""
 
     def __init__(self, updates: Sequence[LocalUpdate]) -> None:
         self.updates = updates
         self.results: list[Any] = [None] * len(updates)
-        self.waiting: dict[int, Request] = {}
+        self.waiting: dict[int, Any] = {}
 
     def start(self) -> None:
         """Let all come to their first request."""

@@ -24,7 +24,7 @@ from rayfl.record.checks import Cell
 from rayfl.run import main
 from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, public_path, result_settings
-from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
+from rayfl.training import Adam, Cosine, Exponential, Focal, Loss, Optimiser, Schedule
 from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
 
@@ -40,6 +40,7 @@ OBJECTS = {
     Partition: rayfl.data.Dirichlet(alpha=0.25, min_samples=3),
     Optimiser: Adam(beta1=0.5),
     Schedule: Exponential(decay=0.9),
+    Loss: Focal(gamma=0.5),
 }
 """Base class -> an object."""
 
@@ -135,7 +136,6 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "quiet": True,
         "log_level": "debug",
         "metrics": ["f1"],
-        "scoring": "together",
         "eval_clients": 0.5,
         "eval_draw": "anew",
         "eval_points": "both",

@@ -110,10 +110,10 @@ class Mortal(Ditto):
             self.die("aggregating")
         return super().aggregate(server, up, cohort)
 
-    def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
+    async def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
         if client.round == self.scoring:
             self.die("scoring")
-        return super().scores(client, state, down, x)
+        return await super().scores(client, state, down, x)
 
 
 @pytest.fixture
@@ -663,10 +663,10 @@ class Quitting(FedAvg):
             sys.exit(3)
         return super().aggregate(server, up, cohort)
 
-    def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
+    async def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
         if self.where == "scores":
             sys.exit(3)
-        return super().scores(client, state, down, x)
+        return await super().scores(client, state, down, x)
 
 
 @pytest.mark.usefixtures("ray_runtime")

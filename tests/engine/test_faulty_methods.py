@@ -158,8 +158,8 @@ class Viewing(Ditto):
         self.names = names
         self.late = late
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        scores = super().scores(client, state, down, x)
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        scores = await super().scores(client, state, down, x)
         if self.late and state["own"] is client.initial:
             return scores
         return dict.fromkeys(self.names.split(), scores["personal"])
@@ -225,13 +225,13 @@ class CountsRequests(FedAvg):
 
 
 class ScoresClasses(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {view: s.argmax(1) for view, s in super().scores(client, state, down, x).items()}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s.argmax(1) for view, s in (await super().scores(client, state, down, x)).items()}
 
 
 class ScoresOne(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {view: s[:1] for view, s in super().scores(client, state, down, x).items()}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s[:1] for view, s in (await super().scores(client, state, down, x)).items()}
 
 
 class RecordsAnything(FedAvg):
@@ -338,10 +338,10 @@ def test_what_is_gathered_can_travel() -> None:
 class CannotScoreFew(FedAvg):
     """FedAvg with scores that fail on few images."""
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         if len(x) <= 2:
             raise RuntimeError("no GPU here")
-        return super().scores(client, state, down, x)
+        return await super().scores(client, state, down, x)
 
 
 class Drawing(CannotScoreFew):

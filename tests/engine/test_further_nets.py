@@ -41,7 +41,7 @@ class Mutual(FedAvg):
         fitted = await client.fit({"own": state["own"], "meme": down["weights"]}, loss)
         return {"weights": fitted.weights["meme"]}, {"own": fitted.weights["own"]}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         return {
             "personal": client.net.eval(state["own"], x),
             "global": client.nets["meme"].eval(down["weights"], x),

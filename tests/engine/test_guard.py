@@ -241,9 +241,9 @@ def test_a_mistake_on_the_server_is_refused(method: Any, call: str, word: str) -
 
 
 class ScoresWithMemory(FedAvg):
-    def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
+    async def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
         self.scored = len(x)
-        return super().scores(client, state, down, x)
+        return await super().scores(client, state, down, x)
 
 
 def test_scores_must_not_remember(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ X = torch.tensor([[[[1.0, 0.0]]], [[[0.0, 2.0]]]], dtype=torch.float64)
 class Doubled(FedAvg):
     """Scores are twice those of the net, which is no single net."""
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         _unused = client.class_counts * 2
         return dict.fromkeys(self.views, 2 * client.net.eval(down["weights"], x))
 
@@ -148,10 +148,11 @@ def test_a_net_of_the_clients_own() -> None:
         assert torch.equal(module(x), models.scores(k, x)["personal"])
 
 
-def test_another_view_is_a_graph_for_batches_of_any_size_and_layout() -> None:
-    models = trained(Doubled(), channels=3)
+@pytest.mark.parametrize(("channels", "examples"), [(2, 3), (3, 2)])
+def test_another_view_is_a_graph_for_batches_of_any_size_and_layout(channels: int, examples: int) -> None:
+    models = trained(Doubled(), channels=channels)
     assert models.plain(0, "personal") is None
-    assert models.example_inputs().shape == (2, 3, 16, 16)
+    assert models.example_inputs().shape == (examples, channels, 16, 16)
     module, x = models[0].module(), models.batch(0, "train")[0]
     assert isinstance(module, torch.fx.GraphModule)
     assert not module.training

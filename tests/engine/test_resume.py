@@ -120,8 +120,8 @@ def test_scores_after_training_survive(tmp_path: Path) -> None:
 class ScoresNothing(FedAvg):
     """What it makes of client 2's inputs is no number."""
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        found = super().scores(client, state, down, x)
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        found = await super().scores(client, state, down, x)
         return {view: score * torch.nan for view, score in found.items()} if client.id == 2 else found
 
 

@@ -1,4 +1,4 @@
-"""Samples of many clients scored in one call, and evaluations of some of the clients."""
+"""Clients scored together, and evaluations of some of the clients."""
 
 import json
 from dataclasses import replace
@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl import Inline, Ray, Result, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
+from rayfl.evaluation.measures import measures
 from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
-from rayfl.running.settings import MANY_CLIENTS
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -29,34 +30,6 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "method", [FedAvg(), FedPer(), FedPer(personal="fc_stack"), TopK(of=FedRep())], ids=lambda m: str(m)[:40]
-)
-def test_together_scores_what_each_scores(tmp_path: Path, method: Method) -> None:
-    settings: dict[str, Any] = {"method": method, "data": DATA, "net": CNNB(), "rounds": 2, "metrics": ["f1"]}
-    found = []
-    for scoring in ("each", "together"):
-        small(tmp_path / scoring, scoring=scoring, training=TRAINING, **settings).run()
-        found.append(lines(tmp_path / scoring))
-    for one, other in zip(*found, strict=True):
-        ours, theirs = one.pop("evaluation"), other.pop("evaluation")
-        assert one == other
-        for view, splits in ours["after_aggregation"].items():
-            for split, score in splits.items():
-                again = theirs["after_aggregation"][view][split]
-                assert again["correct"] == score["correct"]
-                for name in ("loss", "f1"):
-                    assert again[name] == pytest.approx(score[name], rel=1e-9)
-
-
-class OwnScores(FedAvg):
-    """Has scores of its own, and says nothing of what they have in common."""
-
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the other way round."""
-        return {view: -score for view, score in super().scores(client, state, down, x).items()}
-
-
 class OtherShare(FedPer):
     """Keeps something else than the head."""
 
@@ -65,22 +38,44 @@ class OtherShare(FedPer):
         return not super().shared(name, module)
 
 
-def test_who_has_scores_in_common() -> None:
-    found = {FedAvg(): "all", TopK(of=FedAvg()): "all", FedPer(): "part", TopK(of=FedRep()): "part"}
-    nothing = [OwnScores(), OtherShare(), FedBN(), Ditto(), TopK(of=OwnScores())]
-    for method, much in {**found, **dict.fromkeys(nothing, "nothing")}.items():
-        assert method.in_common == much
+@pytest.mark.parametrize(
+    "method",
+    [FedAvg(), FedPer(), FedPer(personal="fc_stack"), TopK(of=FedRep()), Ditto(), FedBN(), OtherShare()],
+    ids=lambda m: str(m)[:40],
+)
+def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> None:
+    settings: dict[str, Any] = {"method": method, "data": DATA, "net": CNNB(), "rounds": 2, "metrics": ["f1"]}
+    small(tmp_path / "run", training=TRAINING, checkpoint_every=1, **settings).run()
+    recorded = lines(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]
+    models, f1 = load_models(tmp_path / "run"), measures(["f1"], 10)[0]
+    for one in models:
+        for split in ("val", "test"):
+            if len(models.data.clients[one.client].split(split)):
+                x, y = models.batch(one.client, split)
+                for view, scores in models.scores(one.client, x).items():
+                    found = {name: each[one.client] for name, each in recorded[view][split].items()}
+                    assert found["correct"] == int((scores.argmax(1) == y).sum())
+                    assert found["loss"] == pytest.approx(float(F.cross_entropy(scores, y)), rel=1e-12)
+                    assert found["f1"] == pytest.approx(f1.value(scores, y), rel=1e-12)
 
 
 class OtherViews(FedPer):
-    def own_scores(self, client: Client, state: State, down: State, common: Any) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score under a name that the method does not declare."""
-        return {"mine": super().own_scores(client, state, down, common)["personal"]}
+        return {"mine": (await super().scores(client, state, down, x))["personal"]}
 
 
-def test_views_of_scores_in_common_are_those_that_are_declared(tmp_path: Path) -> None:
+class AtOnce(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> Any:
+        """Wait for nothing."""
+        return {"personal": client.net.eval(down["weights"], x)}
+
+
+def test_scores_are_awaited_and_have_the_views_that_are_declared(tmp_path: Path) -> None:
     with refused(BadCode, "OtherViews.scores"):
-        small(tmp_path / "run", method=OtherViews(), scoring="together").run()
+        small(tmp_path / "run", method=OtherViews()).run()
+    with refused(BadCode, "scores"):
+        small(tmp_path / "run", method=AtOnce()).run()
 
 
 class FirstValidates(Synthetic):
@@ -95,7 +90,7 @@ class FirstValidates(Synthetic):
 
 def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
     data = FirstValidates(train=700, test=600, shape=(1, 16, 16), val_fraction=0.2)
-    settings: dict[str, Any] = {"method": FedPer(), "data": data, "clients": 2, "scoring": "together"}
+    settings: dict[str, Any] = {"method": FedPer(), "data": data, "clients": 2}
     for name, engine in (("one", Inline()), ("two", pretend(count=2))):
         small(tmp_path / name, engine=engine, **settings | {"rounds": 2}).run()
     assert lines(tmp_path / "one") == lines(tmp_path / "two")
@@ -103,16 +98,10 @@ def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
     assert [None in views[split]["correct"] for split in ("val", "test")] == [True, False]
 
 
-def test_auto_is_together_for_many_clients(tmp_path: Path) -> None:
-    for clients, together in ((MANY_CLIENTS, False), (MANY_CLIENTS + 1, True)):
-        assert small(tmp_path, clients=clients).plan().together is together
-        assert small(tmp_path, clients=clients, scoring="each").plan().together is False
-
-
 @pytest.mark.usefixtures("kept_actors")
 def test_the_same_bytes_on_any_actors(tmp_path: Path) -> None:
-    """Together, of clients drawn anew, with state on several actors, and after resuming."""
-    settings = FEW | {"method": FedPer(), "scoring": "together", "eval_draw": "anew", "rounds": 3}
+    """Of clients drawn anew, with state on several actors, and after resuming."""
+    settings = FEW | {"method": FedPer(), "eval_draw": "anew", "rounds": 3}
     for name, engine in (("inline", Inline()), ("two", Ray(actors=2))):
         small(tmp_path / name, engine=engine, **settings).run()
     small(tmp_path / "half", **settings | {"rounds": 2}).run()
@@ -167,21 +156,20 @@ WAITING = {"clients": [4, 5, 6, 7], "unlisted": [6, 7]}
 
 
 @pytest.mark.parametrize(
-    ("method", "scoring", "view", "how"),
+    ("method", "view", "how"),
     [
-        (TopK(of=APFL(), share=0.5), "each", "global", "scored by the global view"),
-        (FedPer(), "each", None, "scored as new clients do"),
-        (FedPer(), "together", None, "scored as new clients do"),
+        (TopK(of=APFL(), share=0.5), "global", "scored by the global view"),
+        (FedPer(), None, "scored as new clients do"),
     ],
 )
 def test_who_has_never_trained_counts_by_what_it_would_use(
-    tmp_path: Path, capsys: Any, method: Method, scoring: Any, view: str | None, how: str
+    tmp_path: Path, capsys: Any, method: Method, view: str | None, how: str
 ) -> None:
     """Clients 4 and 5 are listed for later rounds, 6 and 7 never: not by a model that nobody has trained."""
     listed = [{"client": i, "from": 0} for i in range(4)] + [{"client": i, "from": 9} for i in (4, 5)]
     (tmp_path / "trace.json").write_text(json.dumps(listed))
     settings: dict[str, Any] = {"data": DATA, "clients": 8, "rounds": 2, "checkpoint_every": 1}
-    settings |= {"method": method, "scoring": scoring, "sampling": Trace(path=str(tmp_path / "trace.json"))}
+    settings |= {"method": method, "sampling": Trace(path=str(tmp_path / "trace.json"))}
     result = small(tmp_path / "run", **settings, quiet=False).run()
     last = lines(tmp_path / "run")[-1]
     assert last["untrained"] == {**WAITING, "view": view}

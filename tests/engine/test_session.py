@@ -162,7 +162,6 @@ def test_where_clients_are_trained_and_scored() -> None:
         2,
     ]
     assert session._place_clients([0, 1, 2, 3, 4, 5], [5, 2, 2, 1, 3, 1]) == [[4, 3, 5], [0], [1, 2]]
-    assert session._deal_groups([(0,), (1,), (2,), (3,)]) == [[(0,), (3,)], [(1,)], [(2,)]]
 
 
 def test_a_checkpoint_of_a_session_that_was_not_resumed(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ class Named(FedAvg):
 
     views = ("personal", "finetuned")
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the received model twice."""
         scores = client.net.eval(down["weights"], x)
         return {"personal": scores, "finetuned": scores}

@@ -1,11 +1,25 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from rayfl.errors import BadCode
 from rayfl.evaluation.measures import measures
-from rayfl.evaluation.score import BATCH, cut, score, score_rows
+from rayfl.evaluation.score import (
+    BATCH,
+    CALL,
+    answer_at_once,
+    answer_together,
+    score_clients,
+    score_rows,
+)
+from rayfl.testing.by_hand import tiny
+from rayfl.training import Net
+from rayfl.training.client import NetCall
 from tests.support.nets import make_images, smooth_net
+from tests.support.refusals import refused
 
 
 def test_scores_are_those_of_all_samples_at_once():
@@ -14,35 +28,102 @@ def test_scores_are_those_of_all_samples_at_once():
     indices = torch.arange(7, BATCH + 290)  # two parts
     seen = []
 
-    def predict(x):
+    async def predict(x):
         assert not torch.is_grad_enabled()
         seen.append(len(x))
-        return {"personal": net.eval(w, x), "distances": net.eval(other, x)}
+        return {"personal": await NetCall(net.eval, None, w, x), "distances": net.eval(other, x)}
 
-    found = score(predict, images, indices, frozenset({"distances"}))
-    assert max(seen) <= BATCH
-    assert sum(seen) == len(indices)
-    x, y = images.batch(indices)
-    for view, weights in (("personal", w), ("distances", other)):
-        logits = net.eval(weights, x)
-        assert found[view].correct == (logits.argmax(1) == y).sum().item()
-    assert found["personal"].loss == pytest.approx(F.cross_entropy(net.eval(w, x), y).item(), abs=1e-12)
-    assert found["distances"].loss is None
-    assert type(found["personal"].correct) is int
+    for shared in ((), {id(w)}):
+        seen.clear()
+        found = score_clients({3: predict}, {3: indices}, images, shared, frozenset({"distances"}))[3]
+        assert max(seen) <= BATCH
+        assert sum(seen) == len(indices)
+        x, y = images.batch(indices)
+        for view, weights in (("personal", w), ("distances", other)):
+            logits = net.eval(weights, x)
+            assert found[view].correct == (logits.argmax(1) == y).sum().item()
+        assert found["personal"].loss == pytest.approx(F.cross_entropy(net.eval(w, x), y).item(), abs=1e-12)
+        assert found["distances"].loss is None
+        assert type(found["personal"].correct) is int
 
 
 def test_scoring_changes_nothing():
     net, images = smooth_net(batch_norm=True), make_images(20)
     w = net.initial(0)
     before = w.clone()
-    score(lambda x: {"v": net.eval(w, x)}, images, torch.arange(20))
+
+    async def predict(x):
+        return {"v": await NetCall(net.eval, None, w, x)}
+
+    score_clients({0: predict}, {0: torch.arange(20)}, images, {id(w)})
     assert all(torch.equal(w[n], before[n]) for n in w)
+    assert score_clients({}, {}, images) == {}
 
 
-def test_clients_are_cut_by_their_samples():
-    """Up to 256 samples go together; a client with more is alone."""
-    assert cut([2, 5, 6, 7, 8, 9], [200, 56, 1, 255, 300, 0]) == [(2, 5), (6, 7), (8,), (9,)]
-    assert cut([], []) == []
+class Watched:
+    """A net that notes the weights and sizes of its calls: scores are the inputs, times a number."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, w, x):
+        self.calls.append(("scores", w["factor"], len(x)))
+        return w["factor"] * x
+
+    def features(self, w, x, cut):
+        self.calls.append((cut, w["factor"], len(x)))
+        return 10 * w["factor"] * x
+
+
+def test_calls_with_shared_weights_are_made_together_in_one_size():
+    """Five clients, of whom the third waits for features first, and the last for nothing."""
+    net, shared, own = Watched(), {"factor": 1.0}, [{"factor": 2.0 + i} for i in range(5)]
+    sizes = [100, 200, 300, 4, 5]
+    inputs = [torch.full((n, 2), float(i)) for i, n in enumerate(sizes)]
+
+    async def scores(i):
+        x = inputs[i]
+        if i == 4:
+            return {"own": x}
+        if i == 2:
+            x = await NetCall(net, "last_layer", shared, x)
+        return {"shared": await NetCall(net, None, shared, x), "own": await NetCall(net, None, own[i], x)}
+
+    found = answer_together([scores(i) for i in range(5)], range(5), {id(shared)})
+    for i, views in enumerate(found[:4]):
+        x = inputs[i] * (10 if i == 2 else 1)
+        assert torch.equal(views["shared"], x)
+        assert torch.equal(views["own"], own[i]["factor"] * x)
+    assert torch.equal(found[4]["own"], inputs[4])
+    of_shared = [(kind, n) for kind, factor, n in net.calls if factor == 1.0]
+    assert {n for _, n in of_shared} == {CALL}
+    assert [kind for kind, _ in of_shared].count("last_layer") == 3  # 300 samples
+    assert [kind for kind, _ in of_shared].count("scores") == 3 + 3  # 304 and, later, 300 samples
+    assert [n for _, factor, n in net.calls if factor > 1] == [100, 200, 4, 300]
+
+
+def test_the_bits_of_scores_do_not_depend_on_who_is_scored_with_whom():
+    """Of features that are no multiple of 16 bytes wide, bits depend on a row's place in memory."""
+    net, images = Net(lambda: tiny((2, 6, 6), 10)), make_images(900, dtype=torch.float32)
+    w = net.initial(0)
+    ends = np.cumsum([0, *np.resize([1, 3, 20, 7, 60, 2], 58)])
+    samples = {i: torch.arange(a, b) for i, (a, b) in enumerate(pairwise(ends[ends <= 900].tolist()))}
+
+    async def predict(x):
+        return {"v": await NetCall(net.eval, None, w, x)}
+
+    def scored(ids):
+        return score_clients(dict.fromkeys(ids, predict), {i: samples[i] for i in ids}, images, {id(w)})
+
+    whole, parts = scored([*samples]), {}
+    for k in range(3):
+        parts |= scored([*reversed([*samples][k::3])])
+    assert parts == whole
+
+
+def test_a_method_that_does_not_wait_is_refused():
+    with refused(BadCode, "scores"):
+        answer_at_once({"personal": torch.zeros(1)})
 
 
 def test_rows_are_scored_client_by_client():

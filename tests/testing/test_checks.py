@@ -199,25 +199,25 @@ class NeverSends(FedAvg):
 
 
 class OtherViews(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {"personal": super().scores(client, state, down, x)["personal"]}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {"personal": (await super().scores(client, state, down, x))["personal"]}
 
 
 class ScoresOneNumber(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {view: s[:, 0] for view, s in super().scores(client, state, down, x).items()}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s[:, 0] for view, s in (await super().scores(client, state, down, x)).items()}
 
 
 class ScoresByBatch(FedAvg):
     """Normalised over the batch."""
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {view: s - s.mean(0) for view, s in super().scores(client, state, down, x).items()}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s - s.mean(0) for view, s in (await super().scores(client, state, down, x)).items()}
 
 
 class ScoresAtRandom(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return {view: s + torch.rand(1) for view, s in super().scores(client, state, down, x).items()}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s + torch.rand(1) for view, s in (await super().scores(client, state, down, x)).items()}
 
 
 class DrawsPythons(FedAvg):
@@ -280,7 +280,7 @@ class Clustered(Method):
         chosen = [k for k in range(self.clusters) if f"sum{k}" in up]
         return {**server, **{f"model{k}": (1 / up[f"samples{k}"]) * up[f"sum{k}"] for k in chosen}}
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         return {"personal": client.net.eval(down[f"model{state['cluster']}"], x)}
 
 
@@ -300,8 +300,8 @@ class TunedAtTheEnd(FedAvg):
             state = {"own": (await client.fit(sent, client.loss)).weights}
         return {"weights": sent}, state
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        return super().scores(client, state, down, x) | {"personal": client.net.eval(state["own"], x)}
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return (await super().scores(client, state, down, x)) | {"personal": client.net.eval(state["own"], x)}
 
 
 class QFedAvg(Method):

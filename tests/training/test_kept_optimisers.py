@@ -38,9 +38,11 @@ class Seeing(FedAvg):
         second = await client.fit(first.weights, client.loss)
         return {"weights": second.weights}, {"rounds": state["rounds"] + 1}
 
-    def scores(self, client: Client, state: State, down: State, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    async def scores(
+        self, client: Client, state: State, down: State, x: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         assert state.keys() == {"rounds"}
-        return super().scores(client, state, down, x)
+        return await super().scores(client, state, down, x)
 
 
 class Changing(FedAvg):

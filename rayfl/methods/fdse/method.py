@@ -236,6 +236,6 @@ class FDSE(PartlyPersonal):
         own: Params = down["weights"].merge(state["own"])
         return own.merge(down["dse"]) if "dse" in down and "adapted" not in state else own
 
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the client's own model."""
-        return {"personal": client.net.eval(self._whole_model(state, down), x)}
+        return {"personal": await client.eval(self._whole_model(state, down), x)}

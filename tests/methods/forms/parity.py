@@ -19,6 +19,7 @@ from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
 from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.finetune import Finetune
+from rayfl.evaluation.score import Predict, answer_at_once
 from rayfl.methods import METHODS, Method
 from rayfl.nets import SplitNet
 from rayfl.testing.by_hand import Run, start
@@ -177,18 +178,19 @@ def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> 
     return run, noted
 
 
-def scored(worker: Worker, client: Client, state: Any, down: Any, splits: Any) -> Any:
-    """Return the scores of all test images, by view, right after a client's training."""
+def scored(worker: Worker, predicts: Mapping[int, Predict], *_: Any) -> Any:
+    """Return the scores of all test images, by view, of each client."""
     inputs = torch.tensor(worker.data.dataset.inputs)
     probe = torch.cat([inputs[c.test] for c in worker.data.clients]).double()
-    return worker.method.scores(client, state, down, probe)
+    with torch.no_grad():
+        return {i: answer_at_once(predict(probe)) for i, predict in predicts.items()}
 
 
 def finetuned(run: Run, case: Case) -> Tensor:
     """Return the scores of all clients after fine-tuning, [clients, P, classes]."""
-    clients, probe = range(len(run.worker.data.clients)), probe_of(run)
+    clients = range(len(run.worker.data.clients))
     run.worker.plan = replace(run.worker.plan, finetune=Finetune(**case.finetune))
-    with mock.patch.object(Worker, "_counted", lambda self, client, predict, splits: predict(probe)):
+    with mock.patch.object(Worker, "_score", scored):
         found = run.worker.finetune(
             len(run.results) - 1,
             run.server.download(clients),
