@@ -21,8 +21,8 @@ PAUSE = 20.0
 """Least seconds between two pages."""
 SHARE = 0.02
 """The share of a run's time that they may take."""
-MOST_CLIENTS = 20_000
-"""With more clients there is a page at the end alone: the records would take too much memory."""
+MOST_SCORES = 5_000_000
+"""With more clients times evaluations the next page is that at the end: they would take too much memory."""
 
 
 class LivePage(Callback):
@@ -38,29 +38,37 @@ class LivePage(Callback):
     def start(self, run: Run, round: int) -> bool:
         """Wait a little, so that a short run writes its page once."""
         self._next = time.monotonic() + FIRST
-        self._wanted = len(run.population) <= MOST_CLIENTS
-        if self._wanted:
-            self._config, self._known = read_config(run.path), Circumstances.read(run.path)
-            self._builder = HistoryBuilder(run.population, run.records() if round else ())
-            log.addHandler(self._logged)
+        self._left = MOST_SCORES
+        self._config, self._known = read_config(run.path), Circumstances.read(run.path)
+        self._builder = HistoryBuilder(run.population)
+        for record in run.records() if round else ():
+            self._add(run, record)
+        log.addHandler(self._logged)
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Write the page if it is due; after a failure, no page is written any more."""
-        if not self._wanted:
+        self._add(run, record)
+        if self._left <= 0:
             return False
-        self._builder.add(record)
         self._known.engine.append(run.engine)
         if (began := time.monotonic()) >= self._next and record["round"] < run.rounds - 1:
             history = self._builder.history()
             texts = [logged.getMessage().split("\n")[0] for logged in self._logged.buffer]
             self._known.warnings.update(dict.fromkeys(map(one_line, texts)))
-            self._wanted = write_page(
-                run.path, lambda: run_page(RunRecords.of(run.path, self._config, history), self._known)
-            )
+            records = RunRecords.of(run.path, self._config, history)
+            if not write_page(run.path, lambda: run_page(records, self._known)):
+                self._left = 0
             now = time.monotonic()
             self._next = now + max(PAUSE, (now - began) / SHARE)
         return False
+
+    def _add(self, run: Run, record: Mapping[str, Any]) -> None:
+        self._left -= len(run.population) * ("evaluation" in record)
+        if self._left > 0:
+            self._builder.add(record)
+        else:
+            self._builder = HistoryBuilder(run.population)
 
     def end(self) -> None:
         """Keep warnings no more."""

@@ -438,6 +438,7 @@ class Worker:
                 client = self.client(i, round)
                 state = self.state(i, client, given.everyone)
                 predicts[i] = self._predict(client, state, self._client_download(download, i))
+                size += payload_bytes(download.each[i]) if i in download.each else 0
                 samples += min((n for split in splits if (n := self._count(i, split))), default=0)
                 size += payload_bytes(state) if state else 0
                 if samples >= BLOCK or size >= BLOCK_BYTES or i == ids[-1]:

@@ -58,7 +58,7 @@ ClientScores = dict[str, dict[str, Score]]
 
 def answer_at_once(scoring: Scoring) -> Mapping[str, Tensor]:
     """Make each call of a net when it is awaited, with the inputs as they are; gradients pass through."""
-    with closing(UnderWay([checked_scoring(scoring)])) as under_way:
+    with closing(UnderWay([checked_scoring(scoring)], NetCall)) as under_way:
         under_way.start()
         while call := under_way.waiting.get(0):
             under_way.advance(0, call.run(call.x))
@@ -76,13 +76,14 @@ def answer_together(
         clients: whose they are.
         shared: the ``id`` of each Params that clients have in common.
     """
-    with closing(UnderWay([checked_scoring(each) for each in scorings])) as under_way:
+    with closing(UnderWay([checked_scoring(each) for each in scorings], NetCall)) as under_way:
         under_way.start()
         while waiting := dict(under_way.waiting):
             groups: dict[Any, list[int]] = {}
             for k, call in waiting.items():
-                own = -1 if id(call.w) in shared else k
-                groups.setdefault((own, id(call.w), id(call.net), call.cut), []).append(k)
+                own, x = -1 if id(call.w) in shared else k, call.x
+                key = (own, id(call.w), id(call.net), call.cut, x.shape[1:], x.dtype)
+                groups.setdefault(key, []).append(k)
             for (own, *_), ks in groups.items():
                 call, xs = waiting[ks[0]], [waiting[k].x for k in ks]
                 whose = [clients[k] for k in ks]
@@ -93,7 +94,7 @@ def answer_together(
 
 
 def checked_scoring(scoring: Any) -> Any:
-    """Refuse what is no coroutine."""
+    """Refuse scores that are not those of a coroutine."""
     if not inspect.iscoroutine(scoring):
         problem = f"returns {short_repr(scoring)} at once"
         raise BadCode("scores", problem, "it must be an `async def`, which awaits client.eval")
@@ -101,9 +102,14 @@ def checked_scoring(scoring: Any) -> Any:
 
 
 def _in_calls_of_one_size(call: NetCall, xs: Sequence[Tensor], clients: Sequence[int]) -> list[Tensor]:
-    """Return what a net makes of clients' inputs: client i's go to places i, i + 1... mod ALIGNED."""
+    """Return what a net makes of clients' inputs, whose places mod ALIGNED follow one another from a first.
+
+    The first is that of the client: a hash of its number, because those that are scored together may have
+    numbers of one remainder.
+    """
     sizes = [len(x) for x in xs]
-    residues = np.concatenate([(i + np.arange(n)) % ALIGNED for i, n in zip(clients, sizes, strict=True)])
+    firsts = [(i * 0x9E3779B1 & 0xFFFFFFFF) >> 28 for i in clients]
+    residues = np.concatenate([(i + np.arange(n)) % ALIGNED for i, n in zip(firsts, sizes, strict=True)])
     counts = np.bincount(residues, minlength=ALIGNED)
     earlier = np.arange(len(residues)) - (np.cumsum(counts) - counts)[np.sort(residues)]
     places = np.empty_like(residues)
@@ -147,24 +153,30 @@ def score_clients(
     """
     if not samples:
         return {}
-    found: list[Mapping[str, Tensor]] = []
+    scored: list[Mapping[str, Tensor]] = []
     pieces = _pieces(samples, examples, keys)
     with torch.no_grad():
         for block in _blocks(pieces, examples):
             inputs = _inputs(block, examples)
             clients = [piece.client for piece in block]
             scorings = [predicts[i](x) for i, x in zip(clients, inputs, strict=True)]
-            found += answer_together(scorings, clients, shared)
-    joined: dict[tuple[int, ...], Tensor] = {}
-    views = {}
-    for view in found[0]:
-        which = tuple(id(scores[view]) for scores in found)
-        if which not in joined:
-            joined[which] = torch.cat([scores[view] for scores in found]).cpu()
-        views[view] = joined[which]
+            scored.append(_join(answer_together(scorings, clients, shared)))
+    views = _join(scored)
     labels = examples.labels(torch.cat([piece.places for piece in pieces]))
     counts = [len(own) for own in samples.values()]
     return dict(zip(samples, score_rows(views, labels, counts, without_loss, measures), strict=True))
+
+
+def _join(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Put scores one below the other, on the CPU; views that share them in all parts share them then, too."""
+    joined: dict[tuple[int, ...], Tensor] = {}
+    views = {}
+    for view in found[0]:
+        parts = tuple(id(scores[view]) for scores in found)
+        if parts not in joined:
+            joined[parts] = torch.cat([scores[view] for scores in found]).cpu()
+        views[view] = joined[parts]
+    return views
 
 
 def _pieces(

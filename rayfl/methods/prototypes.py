@@ -37,7 +37,8 @@ def head_step(
 ) -> Params:
     """Return a head after a step of plain gradient descent on the mean cross-entropy of features.
 
-    It is the server's step, DC-PFL's eq. 8 and 9, and not a client's training: its loss is not the run's.
+    It is a server's step, eq. 8, 9 and 12 of DC-PFL and that on prototypes in FedGH's Algorithm 1, and not a
+    client's training: its loss is not the run's.
 
     Args:
         net: whose last layer it is.

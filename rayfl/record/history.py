@@ -5,7 +5,7 @@ The records of a run count rounds from 0.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,16 +201,16 @@ class HistoryBuilder:
             )
 
     def history(self) -> History:
-        """Return the records so far; those that are added later change it."""
+        """Return the records so far."""
         population = self._history.population
-        unknown = np.full(len(population), np.nan)
+        unknown, found = np.full(len(population), np.nan), dict[tuple[str, str, str], Scores]()
         for key, (rounds, rows) in self._rows.items():
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: np.array([row.get(name, unknown) for row in rows]) for name in names}
             correct, loss = columns.pop("correct"), columns.pop("loss")
             samples = population.samples[key[2]]
-            self._history.scores[key] = Scores(np.array(rounds), correct, loss, samples, columns)
-        return self._history
+            found[key] = Scores(np.array(rounds), correct, loss, samples, columns)
+        return replace(self._history, scores=found)
 
 
 def evaluations(

@@ -382,7 +382,7 @@ def inputs_are_scored_alone(subject: _Subject) -> None:
     whole, part = run.scores(2, x), run.scores(2, x[:2])
     for view in whole:
         close = torch.allclose(whole[view][:2], part[view], rtol=1e-6, atol=1e-9)
-        _require(close, f"scores of {view!r} depend on the other inputs of the batch: use client.net.eval")
+        _require(close, f"scores of {view!r} depend on the other inputs of the batch: use client.eval")
 
 
 def options_are_kept(subject: _Subject) -> None:

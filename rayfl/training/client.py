@@ -244,7 +244,7 @@ class Client:
         )
         losses = loss if isinstance(loss, tuple) else (loss,)
         if phase is None:
-            kind = " ".join(getattr(each, "__name__", type(each).__name__) for each in losses)
+            kind = " ".join(map(_name_of, losses))
             phase = f"{kind} {self._unnamed[kind]}"
             self._unnamed[kind] += 1
         if share < 1:
@@ -344,6 +344,13 @@ class Client:
             elif self._normed and len(batches) > 1 and len(batches[-1]) == 1:
                 batches[-2:] = [torch.cat(batches[-2:])]  # BatchNorm has no variance of one sample
             yield batches
+
+
+def _name_of(loss: FitLoss) -> str:
+    """Return the name of a loss; methods often call theirs ``loss``, as the run's is called."""
+    if getattr(loss, "__func__", None) is Client.loss:
+        return "training.loss"
+    return getattr(loss, "__name__", type(loss).__name__)
 
 
 class Fitted(NamedTuple):

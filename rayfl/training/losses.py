@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,18 +45,19 @@ class Loss(Value, ABC, place="training.loss"):
             classes: of the data.
         """
         draw = torch.Generator().manual_seed(0)
-        scores = torch.randn(3, classes, generator=draw, requires_grad=True)
-        targets, counts = torch.arange(3) % classes, torch.ones(classes, dtype=torch.int64)
+        count = classes + 2
+        scores = torch.randn(count, classes, generator=draw, requires_grad=True)
+        targets, counts = torch.arange(count) % classes, torch.ones(classes, dtype=torch.int64)
         try:
             whole, first = self.each(scores, targets, counts), self.each(scores[:1], targets[:1], counts)
             (slope,) = torch.autograd.grad(whole.sum(), scores)
         except Exception as error:
             problem = f"is {self}, which raises {type(error).__name__}: {error}"
             raise BadCode("training.loss", problem) from error
-        if whole.shape != (3,) or not torch.allclose(whole[:1], first) or not slope.any():
+        if whole.shape != (count,) or not torch.allclose(whole[:1], first) or not slope.any():
             raise BadCode(
                 "training.loss",
-                f"is {self}, which returns {short_repr(whole.detach())} for three samples",
+                f"is {self}, which returns {short_repr(whole.detach())} for {count} samples",
                 "it must return the loss of each sample, [B], by its own scores and target",
             )
 
@@ -76,7 +76,9 @@ class CrossEntropy(Loss):
 
     def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return -log of the softmax at the target."""
-        weights = _on_device(self.class_weights, scores.dtype, scores.device)
+        weights = None
+        if self.class_weights is not None:
+            weights = torch.tensor(self.class_weights, dtype=scores.dtype, device=scores.device)
         return F.cross_entropy(
             scores, targets, weights, reduction="none", label_smoothing=self.label_smoothing
         )
@@ -109,9 +111,14 @@ class BalancedSoftmax(Loss):
     uses_counts = True
 
     def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
-        """Return the paper's eq. 4; classes that the client lacks take no part."""
+        """Return the paper's eq. 4; classes that the client lacks take no part.
+
+        Validation samples of such classes have their plain cross-entropy.
+        """
         assert counts is not None
-        return F.cross_entropy(scores + log_counts(counts, scores), targets, reduction="none")
+        known = counts[targets] > 0
+        balanced = torch.where(known[:, None], scores + log_counts(counts, scores), scores)
+        return F.cross_entropy(balanced, targets, reduction="none")
 
 
 class _OwnLoss(Loss):
@@ -133,8 +140,3 @@ def log_counts(counts: Tensor, like: Tensor) -> Tensor:
 def named_loss(loss: Loss | str) -> Loss:
     """Return the loss of a setting, which may name a function."""
     return _OwnLoss(path=loss) if isinstance(loss, str) else loss
-
-
-@cache
-def _on_device(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    return None if numbers is None else torch.tensor(numbers, dtype=dtype, device=device)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfl.errors import Conflict
-from rayfl.training.client import Fitted, Request
+from rayfl.errors import BadCode, Conflict
+from rayfl.system.text import short_repr
+from rayfl.training.client import Fitted, NetCall, Request
 from rayfl.training.params import Params
 
 LocalUpdate = Coroutine[Request, Any, Any]
@@ -17,11 +18,23 @@ Observer = Callable[[int, Fitted], None]
 """Told of every finished fit: the position of the client among the coroutines, and the result."""
 
 
-class UnderWay:
-    """Clients' coroutines, and how far they are: at which request each waits, or what it has returned."""
+AWAITED: dict[type, tuple[str, str]] = {
+    Request: ("local_update", "client.fit and client.total; client.net.eval(w, x) is no coroutine"),
+    NetCall: ("scores", "client.eval and client.features alone"),
+}
+"""What coroutines may wait for: whose they are, and the calls that give it."""
 
-    def __init__(self, updates: Sequence[LocalUpdate]) -> None:
-        self.updates = updates
+
+class UnderWay:
+    """Clients' coroutines, and how far they are: at which request each waits, or what it has returned.
+
+    Args:
+        updates: the coroutines.
+        kind: what they may wait for.
+    """
+
+    def __init__(self, updates: Sequence[LocalUpdate], kind: type[Request | NetCall] = Request) -> None:
+        self.updates, self._kind = updates, kind
         self.results: list[Any] = [None] * len(updates)
         self.waiting: dict[int, Any] = {}
 
@@ -38,6 +51,9 @@ class UnderWay:
             self.waiting.pop(k, None)
             self.results[k] = end.value
             return
+        if not isinstance(request, self._kind):
+            place, wanted = AWAITED[self._kind]
+            raise BadCode(place, f"awaits {short_repr(request)}", f"it may await {wanted}")
         self.waiting[k] = request
 
     def close(self) -> None:

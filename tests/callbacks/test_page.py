@@ -71,3 +71,21 @@ def test_pages_of_a_run_open_none_of_its_files_and_say_what_they_say(
     small(tmp_path / "elsewhere", rounds=6, **bad).resume(tmp_path / "run").run()
     assert pages == 2 + 2
     assert [path for path in opened if str(tmp_path) in path] == []
+
+
+def test_a_long_run_of_many_clients_has_no_further_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+
+    def noted(result: RunRecords, live: Circumstances) -> str:
+        rounds.append(len(result.history.rounds))
+        return run_page(result, live)
+
+    monkeypatch.setattr("rayfl.callbacks.page.run_page", noted)
+    monkeypatch.setattr("rayfl.callbacks.page.FIRST", 0.0)
+    monkeypatch.setattr("rayfl.callbacks.page.PAUSE", 0.0)
+    monkeypatch.setattr("rayfl.callbacks.page.SHARE", float("inf"))
+    monkeypatch.setattr("rayfl.callbacks.page.MOST_SCORES", 3 * 12)  # of twelve clients
+    small(tmp_path / "run", rounds=5).run()
+    assert rounds == [1, 2]

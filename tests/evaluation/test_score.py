@@ -18,7 +18,8 @@ from rayfl.evaluation.score import (
 from rayfl.testing.by_hand import tiny
 from rayfl.training import Net
 from rayfl.training.client import NetCall
-from tests.support.nets import make_images, smooth_net
+from rayfl.training.loop import run_loop
+from tests.support.nets import make_client, make_images, smooth_net
 from tests.support.refusals import refused
 
 
@@ -121,9 +122,33 @@ def test_the_bits_of_scores_do_not_depend_on_who_is_scored_with_whom():
     assert parts == whole
 
 
-def test_a_method_that_does_not_wait_is_refused():
+def test_clients_of_one_remainder_fill_calls_as_others_do():
+    """As one of 16 workers has them."""
+    net, shared, ids = Watched(), {"factor": 1.0}, range(0, 2000, 16)
+
+    async def scores(x):
+        return {"v": await NetCall(net, None, shared, x)}
+
+    answer_together([scores(torch.zeros(3, 2)) for _ in ids], ids, {id(shared)})
+    assert len(net.calls) <= 1.3 * len(ids) * 3 / CALL + 1
+
+
+def test_what_is_not_awaited_as_it_must_be_is_refused():
     with refused(BadCode, "scores"):
         answer_at_once({"personal": torch.zeros(1)})
+    net = smooth_net()
+    client = make_client(net)
+
+    async def fits(x):
+        return {"v": await client.fit(client.initial, client.loss)}
+
+    async def evaluates():
+        return await client.eval(client.initial, torch.zeros(1))
+
+    with refused(BadCode, "scores"):
+        answer_at_once(fits(None))
+    with refused(BadCode, "local_update"):
+        run_loop([evaluates()], lambda *_: None)
 
 
 def test_rows_are_scored_client_by_client():

@@ -186,3 +186,13 @@ def test_what_a_method_cannot_use_is_refused_before_a_run(
     with refused(Conflict, f"training.{setting}"):
         small(tmp_path / "run", method=method, training=Training(**training)).run()
     assert not (tmp_path / "run").exists()
+
+
+def test_the_loss_of_the_run_and_one_that_is_called_loss_are_two_phases() -> None:
+    (client,) = make_clients(smooth_net(), [12])
+
+    def loss(w: Params, batch: Batch, extra: None) -> torch.Tensor:
+        return 2 * client.loss(w, batch)
+
+    fits: Any = [client.fit(client.initial, each) for each in (client.loss, loss, client.loss)]
+    assert [fit.phase for fit in fits] == ["training.loss 0", "loss 0", "training.loss 1"]

@@ -53,6 +53,24 @@ def test_losses_by_hand(loss: Loss, counts: Tensor | None, expected: list[float]
     loss.check(3)
 
 
+def test_validation_samples_of_classes_that_a_client_lacks_have_a_plain_loss() -> None:
+    each = BalancedSoftmax().each(SCORES, torch.tensor([0, 2]), torch.tensor([1, 2, 0]))
+    torch.testing.assert_close(each, torch.tensor([LN(5), LN(9 / 4)]).double())
+
+
+def test_losses_can_be_differentiated_twice_and_then_once() -> None:
+    """What a loss keeps from inside a gradient of a gradient would be of no use outside."""
+    loss = CrossEntropy(class_weights=(1.0, 3.0, 2.0))
+
+    def mean(scores: Tensor) -> Tensor:
+        return loss.mean(scores, TARGETS)
+
+    twice = torch.func.grad(lambda scores: torch.func.grad(mean)(scores).square().sum())(SCORES.detach())
+    once = torch.func.grad(mean)(SCORES.detach())
+    assert bool(twice.isfinite().all())
+    torch.testing.assert_close(once, torch.autograd.grad(mean(SCORES), SCORES)[0])
+
+
 def test_the_plain_cross_entropy_is_that_of_torch_to_the_bit() -> None:
     scores, y = torch.randn(50, 7), torch.arange(50) % 7
     for smoothing in (0.0, 0.1):
@@ -122,6 +140,7 @@ def test_what_gives_no_loss_to_each_sample_is_refused(tmp_path: Path, function: 
 def test_class_weights_are_one_for_each_class(tmp_path: Path) -> None:
     with refused(BadValue, "training.loss.class_weights"):
         CrossEntropy(class_weights=(1.0, -1.0))
+    CrossEntropy(class_weights=(0, 0, 0, 1, 1)).check(5)
     training = Training(loss=CrossEntropy(class_weights=(1.0, 2.0)))
     with refused(BadCode, "training.loss"):
         small(tmp_path / "run", training=training).run()
@@ -151,7 +170,9 @@ def test_methods_write_no_loss_themselves() -> None:
     for path in (rayfl.ROOT / "methods").rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                names = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+                nodes = list(ast.walk(function))
+                names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+                names |= {node.id for node in nodes if isinstance(node, ast.Name)}
                 if names & {"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"}:
                     found.add((path.name, function.name))
     assert found == TERMS
