@@ -102,7 +102,7 @@ def test_the_names_of_the_streams_of_a_run(tmp_path: Path, asked: Asked):
     wanted |= {
         (7, f"server {what}", round) for what in ("order", "calibration", "virtual") for round in range(2)
     }
-    wanted |= {(7, what, *who) for what in ("client own", "augmented validation") for who in both}
+    wanted |= {(7, "client own", *who) for who in both}
     wanted |= {(7, what, *who, 0) for what in ("batches", "noise") for who in both}
     wanted |= {(7, "noise", *who, -1) for who in both}
     assert set(asked) == wanted

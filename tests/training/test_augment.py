@@ -12,7 +12,7 @@ from PIL import Image
 from rayfl import Inline, Ray
 from rayfl.data import Dataset, DomainPerClient, FileData
 from rayfl.data.readers.cache import Decoded, MappedImages, use_cache
-from rayfl.evaluation.score import score
+from rayfl.evaluation.score import score_clients
 from rayfl.training.examples import Examples, _erase_and_shift, _erasure_numbers, apply_changes, draw_changes
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
@@ -248,12 +248,12 @@ def test_scores_are_clean_unless_a_key_is_given():
     images = Examples(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
     seen = []
 
-    def predict(x):
+    async def predict(x):
         seen.append(x)
         return {"v": x.mean((2, 3))}
 
     for key in (None, 3, 3, 4):
-        score(predict, images, torch.arange(60), key=key)
+        score_clients({7: predict}, {7: torch.arange(60)}, images, keys=key and {7: key})
     assert torch.equal(seen[0], images.batch(torch.arange(60))[0])
     assert torch.equal(seen[1], seen[2])
     assert len({x.numpy().tobytes() for x in seen}) == 3
@@ -265,11 +265,11 @@ def test_batches_of_scores_are_augmented_apart(monkeypatch):
     images = Examples(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
     seen = []
 
-    def predict(x):
+    async def predict(x):
         seen.append(x)
         return {"v": x.mean((2, 3))}
 
-    score(predict, images, torch.arange(30).repeat(2), key=3)
+    score_clients({7: predict}, {7: torch.arange(30).repeat(2)}, images, keys={7: 3})
     assert len(seen) == 2
     assert not torch.equal(*seen)
 
