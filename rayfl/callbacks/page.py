@@ -21,6 +21,8 @@ PAUSE = 20.0
 """Least seconds between two pages."""
 SHARE = 0.02
 """The share of a run's time that they may take."""
+MOST_CLIENTS = 20_000
+"""With more clients there is a page at the end alone: to make one takes too long."""
 MOST_SCORES = 5_000_000
 """With more clients times evaluations the next page is that at the end: they would take too much memory."""
 
@@ -38,17 +40,19 @@ class LivePage(Callback):
     def start(self, run: Run, round: int) -> bool:
         """Wait a little, so that a short run writes its page once."""
         self._next = time.monotonic() + FIRST
-        self._left = MOST_SCORES
-        self._config, self._known = read_config(run.path), Circumstances.read(run.path)
-        self._builder = HistoryBuilder(run.population)
-        for record in run.records() if round else ():
-            self._add(run, record)
-        log.addHandler(self._logged)
+        self._left = MOST_SCORES if len(run.population) <= MOST_CLIENTS else 0
+        if self._left:
+            self._config, self._known = read_config(run.path), Circumstances.read(run.path)
+            self._builder = HistoryBuilder(run.population)
+            for record in run.records() if round else ():
+                self._add(run, record)
+            log.addHandler(self._logged)
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Write the page if it is due; after a failure, no page is written any more."""
-        self._add(run, record)
+        if self._left > 0:
+            self._add(run, record)
         if self._left <= 0:
             return False
         self._known.engine.append(run.engine)

@@ -170,7 +170,10 @@ class Models:
         return torch.fx.GraphModule(graph, graph.graph).eval()
 
     def example_inputs(self) -> Tensor:
-        """Return a few inputs as nets take them; a graph would take another size of their number for it."""
+        """Return a few inputs as nets take them.
+
+        No other dimension has the size of their number: a graph that is traced would mix the two up.
+        """
         dataset = self.data.dataset
         few = next(n for n in count(2) if n not in dataset.shape)
         x = torch.from_numpy(dataset.inputs[:1].copy()).expand(few, *dataset.shape)

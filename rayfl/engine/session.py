@@ -273,7 +273,11 @@ class Session:
         download = self._download(ids)
         samples = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
         placed = self._place_clients(ids, samples.tolist())
-        calls = self._run_on_parts("evaluate", placed, round, download, splits, given)
+        calls = [
+            self.workers.call(k, "evaluate", round, download, mine, splits, given)
+            for k, mine in enumerate(placed)
+            if mine
+        ]
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
@@ -289,16 +293,6 @@ class Session:
         """Return references of what clients give to those that have never trained, by worker."""
         hosted = self._ids_by_owner(self.owner_of)
         return [self.workers.call(k, "state_for_new_clients", mine) for k, mine in hosted.items()]
-
-    def _run_on_parts(
-        self, name: str, placed: Sequence[Sequence[Any]], round: int, download: Any, *further: Any
-    ) -> list[Any]:
-        """Call an operation of every worker for its part; return references of the results."""
-        return [
-            self.workers.call(k, name, round, download, mine, *further)
-            for k, mine in enumerate(placed)
-            if mine
-        ]
 
     def _place_clients(self, ids: Sequence[int], work: Sequence[int]) -> list[list[int]]:
         """Return which clients each worker scores: those whose state it has, and its share of the others.

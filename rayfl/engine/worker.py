@@ -43,7 +43,7 @@ from rayfl.evaluation.score import (
     BLOCK_BYTES,
     ClientScores,
     Predict,
-    checked_scoring,
+    check_scoring,
     score_clients,
 )
 from rayfl.randomness import seed_of
@@ -450,7 +450,7 @@ class Worker:
         """Return what gives the scores of a client's models."""
 
         async def scores(x: Tensor) -> Mapping[str, Tensor]:
-            views = await checked_scoring(self.method.scores(client, state, down, x))
+            views = await check_scoring(self.method.scores(client, state, down, x))
             check_views(self.method, views)
             return views
 

@@ -58,7 +58,7 @@ ClientScores = dict[str, dict[str, Score]]
 
 def answer_at_once(scoring: Scoring) -> Mapping[str, Tensor]:
     """Make each call of a net when it is awaited, with the inputs as they are; gradients pass through."""
-    with closing(UnderWay([checked_scoring(scoring)], NetCall)) as under_way:
+    with closing(UnderWay([check_scoring(scoring)], NetCall)) as under_way:
         under_way.start()
         while call := under_way.waiting.get(0):
             under_way.advance(0, call.run(call.x))
@@ -76,7 +76,7 @@ def answer_together(
         clients: whose they are.
         shared: the ``id`` of each Params that clients have in common.
     """
-    with closing(UnderWay([checked_scoring(each) for each in scorings], NetCall)) as under_way:
+    with closing(UnderWay([check_scoring(each) for each in scorings], NetCall)) as under_way:
         under_way.start()
         while waiting := dict(under_way.waiting):
             groups: dict[Any, list[int]] = {}
@@ -87,13 +87,13 @@ def answer_together(
             for (own, *_), ks in groups.items():
                 call, xs = waiting[ks[0]], [waiting[k].x for k in ks]
                 whose = [clients[k] for k in ks]
-                outputs = [call.run(xs[0])] if own >= 0 else _in_calls_of_one_size(call, xs, whose)
+                outputs = [call.run(xs[0])] if own >= 0 else _call_in_fixed_size(call, xs, whose)
                 for k, output in zip(ks, outputs, strict=True):
                     under_way.advance(k, output)
     return under_way.results
 
 
-def checked_scoring(scoring: Any) -> Any:
+def check_scoring(scoring: Any) -> Any:
     """Refuse scores that are not those of a coroutine."""
     if not inspect.iscoroutine(scoring):
         problem = f"returns {short_repr(scoring)} at once"
@@ -101,7 +101,7 @@ def checked_scoring(scoring: Any) -> Any:
     return scoring
 
 
-def _in_calls_of_one_size(call: NetCall, xs: Sequence[Tensor], clients: Sequence[int]) -> list[Tensor]:
+def _call_in_fixed_size(call: NetCall, xs: Sequence[Tensor], clients: Sequence[int]) -> list[Tensor]:
     """Return what a net makes of clients' inputs, whose places mod ALIGNED follow one another from a first.
 
     The first is that of the client: a hash of its number, because those that are scored together may have
@@ -154,10 +154,10 @@ def score_clients(
     if not samples:
         return {}
     scored: list[Mapping[str, Tensor]] = []
-    pieces = _pieces(samples, examples, keys)
+    pieces = _cut_pieces(samples, examples, keys)
     with torch.no_grad():
-        for block in _blocks(pieces, examples):
-            inputs = _inputs(block, examples)
+        for block in _cut_blocks(pieces, examples):
+            inputs = _read_inputs(block, examples)
             clients = [piece.client for piece in block]
             scorings = [predicts[i](x) for i, x in zip(clients, inputs, strict=True)]
             scored.append(_join(answer_together(scorings, clients, shared)))
@@ -179,7 +179,7 @@ def _join(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return views
 
 
-def _pieces(
+def _cut_pieces(
     samples: Mapping[int, Tensor], examples: Examples, keys: Mapping[int, int] | None
 ) -> list[_Piece]:
     parts = {i: own.split(BATCH) if len(own) > BATCH else (own,) for i, own in samples.items()}
@@ -191,7 +191,7 @@ def _pieces(
     return [_Piece(i, part, change) for (i, part), change in zip(flat, changes, strict=True)]
 
 
-def _blocks(pieces: Iterable[_Piece], examples: Examples) -> Iterator[list[_Piece]]:
+def _cut_blocks(pieces: Iterable[_Piece], examples: Examples) -> Iterator[list[_Piece]]:
     """Yield pieces that are read at a time."""
     most = min(BLOCK, BLOCK_BYTES // examples.bytes_per_input)
     block: list[_Piece] = []
@@ -206,7 +206,7 @@ def _blocks(pieces: Iterable[_Piece], examples: Examples) -> Iterator[list[_Piec
         yield block
 
 
-def _inputs(block: Sequence[_Piece], examples: Examples) -> list[Tensor]:
+def _read_inputs(block: Sequence[_Piece], examples: Examples) -> list[Tensor]:
     """Return the inputs of each piece."""
     if block[0].changes is not None:
         return [examples.batch(piece.places, piece.changes)[0] for piece in block]

@@ -22,7 +22,7 @@ from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
 from rayfl.system.text import closest_name, counted, short_repr
 from rayfl.training import Net, Training
-from rayfl.training.losses import named_loss
+from rayfl.training.losses import resolve_loss
 from rayfl.training.sums import Reduction
 
 
@@ -31,7 +31,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
-    loss = named_loss(plan.training.loss)
+    loss = resolve_loss(plan.training.loss)
     loss.check(data.dataset.classes)
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")

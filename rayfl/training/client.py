@@ -17,7 +17,7 @@ from rayfl.errors import BadCode, Conflict
 from rayfl.randomness import generator, seed_of
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
-from rayfl.training.losses import named_loss
+from rayfl.training.losses import resolve_loss
 from rayfl.training.net import Batch, Cut, Net
 from rayfl.training.optimisers import SGD, Descent, Optimiser
 from rayfl.training.params import Params
@@ -80,7 +80,7 @@ class Client:
             # training.bn_single=eval; otherwise the run was refused before it started
             net, self.nets = net.eval, {name: other.eval for name, other in self.nets.items()}
         self.net = net
-        self._loss = named_loss(training.loss)
+        self._loss = resolve_loss(training.loss)
         self._id = id
         self._initial = initial
         self._examples = examples

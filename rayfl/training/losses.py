@@ -137,6 +137,6 @@ def log_counts(counts: Tensor, like: Tensor) -> Tensor:
     return counts.to(like).log().clamp(min=-1e9)
 
 
-def named_loss(loss: Loss | str) -> Loss:
+def resolve_loss(loss: Loss | str) -> Loss:
     """Return the loss of a setting, which may name a function."""
     return _OwnLoss(path=loss) if isinstance(loss, str) else loss

@@ -15,7 +15,7 @@ from rayfl import Training
 from rayfl.errors import BadCode, BadValue, UserError
 from rayfl.training import BalancedSoftmax, Batch, Client, CrossEntropy, Focal, Loss, Params
 from rayfl.training.loop import run_loop
-from rayfl.training.losses import named_loss
+from rayfl.training.losses import resolve_loss
 from rayfl.training.stacked import run_stacked
 from tests.support.federations import small
 from tests.support.nets import close, make_clients, only, smooth_net
@@ -109,7 +109,7 @@ def test_fits_and_totals_take_the_loss_of_the_run(run: Any, loss: Loss | str) ->
     for client, (w, total) in zip(clients, found, strict=True):
         x, y = client._examples.batch(client._indices)
         start = {name: t.clone().requires_grad_() for name, t in client.initial.items()}
-        counts, its = client.class_counts, named_loss(loss)
+        counts, its = client.class_counts, resolve_loss(loss)
         gradients = torch.autograd.grad(
             its.mean(net.eval(Params(start, net.train_names), x), y, counts), [*start.values()]
         )
