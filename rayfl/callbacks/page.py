@@ -60,7 +60,7 @@ class LivePage(Callback):
             history = self._builder.history()
             texts = [logged.getMessage().split("\n")[0] for logged in self._logged.buffer]
             self._known.warnings.update(dict.fromkeys(map(one_line, texts)))
-            records = RunRecords.of(run.path, self._config, history)
+            records = RunRecords.from_history(run.path, self._config, history)
             if not write_page(run.path, lambda: run_page(records, self._known)):
                 self._left = 0
             now = time.monotonic()

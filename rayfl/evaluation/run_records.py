@@ -49,10 +49,10 @@ class RunRecords(DisplayMixin):
                 f"has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: {config['rounds']}; "
                 "restore both from a copy",
             )
-        return cls.of(folder, config, history)
+        return cls.from_history(folder, config, history)
 
     @classmethod
-    def of(cls, folder: Path, config: dict[str, Any], history: History) -> Self:
+    def from_history(cls, folder: Path, config: dict[str, Any], history: History) -> Self:
         """Return the records of a run with the summary that its configuration asks for."""
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 

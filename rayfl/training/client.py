@@ -155,7 +155,7 @@ class Client:
 
     def losses_of(self, scores: Tensor, batch: Batch) -> Tensor:
         """Return the run's loss of scores, [B, classes], of a batch, sample by sample: [B]."""
-        return self._loss.each(scores, batch.y, batch.counts)
+        return self._loss.per_sample(scores, batch.y, batch.counts)
 
     def eval(self, w: Params, x: Tensor, net: str | None = None) -> NetCall:
         """Return what gives the scores, [B, classes], in evaluation mode, once ``Method.scores`` awaits it.

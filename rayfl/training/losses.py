@@ -16,16 +16,16 @@ from rayfl.system.text import short_repr
 
 
 class Loss(Value, ABC, place="training.loss"):
-    """Base of all losses; a loss of your own overrides ``each``, or is a function of scores and targets.
+    """Base of all losses; a loss of your own overrides ``per_sample``, or is a function of scores and targets.
 
     Attributes:
-        uses_counts: whether ``each`` is given the client's training samples per class.
+        uses_counts: whether ``per_sample`` is given the client's training samples per class.
     """
 
     uses_counts: ClassVar[bool] = False
 
     @abstractmethod
-    def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the loss of each sample, [B].
 
         Args:
@@ -36,7 +36,7 @@ class Loss(Value, ABC, place="training.loss"):
 
     def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the mean over the samples."""
-        return self.each(scores, targets, counts).mean()
+        return self.per_sample(scores, targets, counts).mean()
 
     def check(self, classes: int) -> None:
         """Refuse one that does not give each sample a loss of its own.
@@ -49,7 +49,10 @@ class Loss(Value, ABC, place="training.loss"):
         scores = torch.randn(count, classes, generator=draw, requires_grad=True)
         targets, counts = torch.arange(count) % classes, torch.ones(classes, dtype=torch.int64)
         try:
-            whole, first = self.each(scores, targets, counts), self.each(scores[:1], targets[:1], counts)
+            whole, first = (
+                self.per_sample(scores, targets, counts),
+                self.per_sample(scores[:1], targets[:1], counts),
+            )
             (slope,) = torch.autograd.grad(whole.sum(), scores)
         except Exception as error:
             problem = f"is {self}, which raises {type(error).__name__}: {error}"
@@ -74,7 +77,7 @@ class CrossEntropy(Loss):
         if self.class_weights is not None and min(self.class_weights, default=-1.0) < 0:
             raise BadValue("training.loss.class_weights", "must be one number, at least 0, for each class")
 
-    def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return -log of the softmax at the target."""
         weights = None
         if self.class_weights is not None:
@@ -96,7 +99,7 @@ class Focal(Loss):
     gamma: Annotated[float, at_least(0)] = 2.0
     """How little samples count that are classified well; 0 is the cross-entropy."""
 
-    def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the paper's eq. 4."""
         plain = F.cross_entropy(scores, targets, reduction="none")
         missing = -torch.expm1(-plain)  # 1 - p
@@ -110,7 +113,7 @@ class BalancedSoftmax(Loss):
 
     uses_counts = True
 
-    def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the paper's eq. 4; classes that the client lacks take no part.
 
         Validation samples of such classes have their plain cross-entropy.
@@ -127,7 +130,7 @@ class _OwnLoss(Loss):
     path: str
     """Its import path."""
 
-    def each(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         found: Tensor = import_by_path(self.path)(scores, targets)
         return found
 

@@ -47,14 +47,14 @@ LN = math.log
     ],
 )
 def test_losses_by_hand(loss: Loss, counts: Tensor | None, expected: list[float]) -> None:
-    each = loss.each(SCORES, TARGETS, counts)
+    each = loss.per_sample(SCORES, TARGETS, counts)
     torch.testing.assert_close(each, torch.tensor(expected).double())
     torch.testing.assert_close(loss.mean(SCORES, TARGETS, counts), each.mean())
     loss.check(3)
 
 
 def test_validation_samples_of_classes_that_a_client_lacks_have_a_plain_loss() -> None:
-    each = BalancedSoftmax().each(SCORES, torch.tensor([0, 2]), torch.tensor([1, 2, 0]))
+    each = BalancedSoftmax().per_sample(SCORES, torch.tensor([0, 2]), torch.tensor([1, 2, 0]))
     torch.testing.assert_close(each, torch.tensor([LN(5), LN(9 / 4)]).double())
 
 
@@ -115,7 +115,7 @@ def test_fits_and_totals_take_the_loss_of_the_run(run: Any, loss: Loss | str) ->
         )
         expected = {name: t - 0.1 * g for (name, t), g in zip(start.items(), gradients, strict=True)}
         assert close(dict(w), expected, 1e-12)
-        torch.testing.assert_close(total, its.each(net.eval(w, x), y, counts).sum())
+        torch.testing.assert_close(total, its.per_sample(net.eval(w, x), y, counts).sum())
 
 
 def one_for_all(scores: Tensor, targets: Tensor) -> Tensor:
