@@ -16,7 +16,7 @@ from rayfl.system.text import short_repr
 
 
 class Loss(Value, ABC, place="training.loss"):
-    """Base of all losses; a loss of your own overrides ``per_sample``, or is a function of scores and targets.
+    """Base of all losses; one of your own overrides ``per_sample``, or is a function of scores and targets.
 
     Attributes:
         uses_counts: whether ``per_sample`` is given the client's training samples per class.
