@@ -11,13 +11,13 @@ import torch
 from rayfl.data import IID, FederatedData, Pachinko, Synthetic
 from rayfl.data.sets.cifar import with_noise
 from rayfl.data.sets.folders import divide_randomly
-from rayfl.methods import DCPFL, FedAvg
+from rayfl.methods import DCPFL
 from rayfl.methods.fedios import orthonormal_matrix
 from rayfl.randomness import generator, numpy_generator, seed_of
 from rayfl.training import Client, State
 from tests.support.datasets import assign, make_dataset
 from tests.support.federations import small
-from tests.support.nets import make_client, smooth_net
+from tests.support.nets import make_client, make_context, smooth_net
 
 
 def test_a_name_has_one_seed():
@@ -43,10 +43,9 @@ def drawn(random: torch.Generator) -> float:
 def test_what_the_server_draws_depends_on_seed_purpose_and_round():
     found = set()
     for seed in (0, 1):
-        method = FedAvg()
-        method.seed = seed
-        found |= {drawn(method.generator(purpose, round)) for purpose in "ab" for round in (0, 1)}
-        assert drawn(method.generator("a", 0)) in found
+        context = make_context(smooth_net(), seed=seed)
+        found |= {drawn(context.generator(purpose, round)) for purpose in "ab" for round in (0, 1)}
+        assert drawn(context.generator("a", 0)) in found
     assert len(found) == 8
 
 
@@ -57,9 +56,7 @@ def test_what_the_draws_of_a_client_depend_on():
     found = {drawn(client.generator(purpose)) for client in clients for purpose in "ab"}
     assert len(found) == 16
     assert drawn(clients[0].generator("a")) in found
-    method = FedAvg()
-    method.seed = 5
-    assert drawn(method.generator("a", 0)) not in found
+    assert drawn(make_context(net, seed=5).generator("a", 0)) not in found
 
 
 Asked = list[tuple[int | str, ...]]

@@ -13,8 +13,7 @@ import torch
 
 from rayfl.methods import Wrapper
 from rayfl.settings import above, at_least
-from rayfl.training import Client, Params, State
-from rayfl.training.net import Net
+from rayfl.training import Client, Context, Params, State
 
 
 class Clipped(Wrapper):
@@ -29,17 +28,19 @@ class Clipped(Wrapper):
     noise: Annotated[float, at_least(0)] = 0.0
     """Standard deviation of the noise, as a share of ``norm``."""
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
+    def prepare(self, context: Context) -> Any:
         """Refuse methods without weights to clip."""
-        super().setup(net, population, seed)
-        self.need_changes()
+        self.need_changes(context)
+        return super().prepare(context)
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does, then clip and add noise."""
         up, state = await super().local_update(client, state, down)
         draw = client.generator("noise")
-        changes = {key: self._private(change, draw) for key, change in self.change_of(down, up).items()}
-        return self.with_change(down, up, changes), state
+        changes = {
+            key: self._private(change, draw) for key, change in self.change_of(client, down, up).items()
+        }
+        return self.with_change(client, down, up, changes), state
 
     def _private(self, change: Params, draw: torch.Generator) -> Params:
         trained = change.trainable()

@@ -19,6 +19,7 @@ from rayfl.methods import Method
 from rayfl.nets import Architecture, Module
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
+from rayfl.training.context import Averaging
 from rayfl.training.settings import Training
 
 ClientGroup = tuple[int, ...]
@@ -168,7 +169,7 @@ class Plan:
     """What every process of a federation needs; with the data it determines every result.
 
     Attributes:
-        method: the method, not yet set up with a net.
+        method: the method.
         net: the net; or several, of which client k uses number k modulo their count.
         training: the settings of local training.
         seed: the run's seed.
@@ -177,6 +178,7 @@ class Plan:
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         finetune: how clients are fine-tuned before they are scored.
+        averaging: how means are weighted that do not say it themselves; None: as the method has them.
     """
 
     method: Method
@@ -188,6 +190,7 @@ class Plan:
     metrics: Sequence[str] = ()
     counts_by: str | None = "personal"
     finetune: Finetune = NO_FINETUNING
+    averaging: Averaging | None = None
 
     @property
     def nets(self) -> Sequence[Architecture | str]:

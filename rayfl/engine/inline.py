@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -101,8 +100,8 @@ class InlineWorkers(Workers):
 
     def start(self, allow_fewer: bool) -> None:
         """Build both, each with a method of its own: setting it up must not touch the user's object."""
-        self.server = Server(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
-        self.worker = Worker(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
+        self.server = Server(self._plan, self._data)
+        self.worker = Worker(self._plan, self._data)
 
     def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
         """Run an operation; its result is the reference."""

@@ -26,14 +26,10 @@ from rayfl.training.state import as_tensor
 
 @torch_defaults()
 def local_pair(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
-    """Return a new worker and a new server in this process, on the CPU.
-
-    Each has its own copy of the method, because a method is set up for one net.
-    """
+    """Return a new worker and a new server in this process, on the CPU."""
     engine = replace(plan.engine, device="cpu", execution="loop", threads=torch.get_num_threads())
     here = replace(plan, engine=engine, metrics=())
-    worker = Worker(replace(here, method=deepcopy(plan.method)), data)
-    return worker, Server(replace(here, method=deepcopy(plan.method)), data)
+    return Worker(here, data), Server(here, data)
 
 
 class Models:
@@ -150,7 +146,7 @@ class Models:
         if view not in self.views:
             raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
         like, own = self.example_inputs(), self._worker.client(client, self.round).net
-        nets = {own.eval, *(net.eval for net in self._worker.method.nets.values())}
+        nets = {own.eval, *(net.eval for net in self._worker.context.nets.values())}
         found = only_net(nets, lambda: self.scores(client, like)[view], like)
         return None if found is None else _plain_module(*found)
 

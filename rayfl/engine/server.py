@@ -35,17 +35,17 @@ class Server:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.engine.threads)
         self.method = plan.method
-        self._samples, self._population = data.counts("train"), data.seen
-        self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed
+        _, self.context = set_up(plan, data)
+        self.uploads = self.context.reductions(self.method.uploads(self.context))
+        self._samples = data.counts("train")[: data.seen]
         self.state: State = self._initial_state()
         self._first = state_spec(self.state)
 
     def _initial_state(self) -> State:
         """Return the state before the first round."""
-        initial = self._net.initial(self._seed)
         name, when = f"{type(self.method).__name__}.init_server", "before the first round"
-        with guard_call(self.method, CPU, "init_server", when, initial=[initial]):
-            state = self.method.init_server(initial)
+        with guard_call(self.method, CPU, "init_server", when, initial=[self.context.initial]):
+            state = self.method.init_server(self.context)
         return canonical(check_state(name, state, when))
 
     @exits_as_errors()
@@ -65,7 +65,7 @@ class Server:
     def server_metrics(self) -> dict[str, float | list[float]]:
         """Return the numbers that the method records of its state."""
         with guard_call(self.method, CPU, "server_metrics", "on the server"):
-            return self.method.server_metrics(self.state)
+            return self.method.server_metrics(self.context, self.state)
 
     @exits_as_errors()
     def aggregate(self, round: int, drop: bool, sums: int, *ends: Any) -> tuple[Download | None, None]:
@@ -91,9 +91,8 @@ class Server:
 
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""
-        samples = self._samples[: self._population]
-        own = samples[list(ids)].tolist()
-        return Cohort(tuple(ids), tuple(own), self._population, round, int(samples.sum()))
+        own = self._samples[list(ids)].tolist()
+        return Cohort(tuple(ids), tuple(own), round, int(self._samples.sum()), self.context)
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
         """Combine the uploads and take the method's server step; without clients nothing changes.
@@ -103,7 +102,7 @@ class Server:
         """
         if cohort.ids:
             name, when = f"{type(self.method).__name__}.aggregate", f"round {cohort.round}"
-            uploads = combine(self.method.uploads, parts)
+            uploads = combine(self.uploads, parts)
             with guard_call(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
                 found = self.method.aggregate(self.state, uploads, cohort)
             state = check_state(name, found, f"in {when}", self._first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
+from rayfl.training.context import Context
 from rayfl.training.examples import Examples
 from rayfl.training.loop import fit_loop
 from rayfl.training.net import Net
@@ -30,17 +32,17 @@ TRIED_STEPS = 3
 """Training steps to try with a net of the user's own."""
 
 
-def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
-    """Build the plan's nets and those that the method has besides, and set the method up for the first.
+def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
+    """Build the plan's nets and those that the method has besides, and let the method prepare for the first.
 
     Returns:
         The nets in the plan's order, for the data's input shape and classes: client k's is number k modulo
-        their count. Equal ones share a net.
+        their count. Equal ones share a net. And the facts of the run.
 
     Raises:
         UserError: there is no such net, or the method cannot work with these.
     """
-    names = [str(net) for net in plan.nets]
+    method, names = plan.method, [str(net) for net in plan.nets]
     nets: dict[str, Net] = {}
     like = _largest_tokens(data.dataset)
     for name, net in zip(names, plan.nets, strict=True):
@@ -53,10 +55,19 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
         name = names[0] if further_net is None else str(further_net)
         with error_context(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
-    method.nets = further
-    method.rounds = plan.rounds
-    method.setup(nets[names[0]], data.seen, plan.seed)
-    return [nets[name] for name in names]
+    first = nets[names[0]]
+    context = Context(
+        net=first,
+        initial=first.initial(plan.seed),
+        shared=frozenset(n for n, module in first.modules_of.items() if method.shared(first, n, module)),
+        population=data.seen,
+        seed=plan.seed,
+        averaging=plan.averaging or method.averaging,
+        nets=further,
+        nets_differ=len(nets) > 1,
+        total_rounds=plan.rounds if method.uses_rounds else None,
+    )
+    return [nets[name] for name in names], replace(context, prepared=method.prepare(context))
 
 
 def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
@@ -85,11 +96,14 @@ def ignore_trial_errors() -> Iterator[None]:
             raise
 
 
-def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dict[str, torch.Tensor]:
+def try_scores(
+    method: Method, context: Context, net: Net, plan: Plan, data: FederatedData
+) -> dict[str, torch.Tensor]:
     """Send, and score a sample twice with initial weights, to find simple mistakes of the method.
 
     Args:
-        method: set up with the net.
+        method: of the run.
+        context: the facts of the run.
         net: client 0's.
         plan: for the settings that every client has.
         data: the first sample is scored.
@@ -106,11 +120,22 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
     found = None
     with ignore_trial_errors(), torch.no_grad():
         initial = net.initial(plan.seed)
-        further = method.nets
-        client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further)
+        client = Client(
+            0,
+            net,
+            initial,
+            examples,
+            train,
+            counts,
+            plan.training,
+            plan.seed,
+            0,
+            nets=context.nets,
+            context=context,
+        )
         name = f"{type(method).__name__}.init_server"
-        server = check_state(name, method.init_server(initial), "before the first round")
-        down, state = _try_download(method, server), method.init_client(client)
+        server = check_state(name, method.init_server(context), "before the first round")
+        down, state = _try_download(method, context, server), method.init_client(client)
         x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
         found = dict(answer_at_once(method.scores(client, state, down, x)))
     if found is None:
@@ -161,13 +186,13 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
             w = alone.weights
 
 
-def _try_download(method: Method, server: State) -> State:
+def _try_download(method: Method, context: Context, server: State) -> State:
     """Return what client 0 would receive; refuse a hook that draws or changes its arguments."""
     found: list[State] = []
     for call, given in (
         ("download", (server,)),
         ("download_for", (server, 0)),
-        ("server_metrics", (server,)),
+        ("server_metrics", (context, server)),
     ):
         with guard_call(method, torch.device("cpu"), call, "tried before the start", server=[server]):
             found.append(getattr(method, call)(*given))

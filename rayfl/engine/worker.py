@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -110,10 +109,11 @@ class Worker:
         if engine.device == "cuda":
             prepare_gpu(engine.deterministic, plan.training.precision == "tf32")
         self.plan = plan
-        self.method, self._not_set_up = plan.method, deepcopy(plan.method)
+        self.method = plan.method
         self.device = torch.device(engine.device)
-        self._nets = set_up(self.method, plan, data)
-        self._further = self.method.nets
+        self._nets, self.context = set_up(plan, data)
+        self._further = self.context.nets
+        self.uploads = self.context.reductions(self.method.uploads(self.context))
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         for net in {*initial, *self._further.values()}:
@@ -152,6 +152,7 @@ class Worker:
             None if unlabelled else self._samples(id, "val"),
             self._further,
             rounds=self.plan.rounds,
+            context=self.context,
         )
 
     def _samples(self, id: int, split: str) -> Tensor:
@@ -224,7 +225,7 @@ class Worker:
         download = self._download_on_device(download)
         group_of = {i: group for group in groups for i in group}
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
-        accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
+        accumulator, result = Accumulator(self.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         context = _RoundContext(round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
@@ -327,7 +328,7 @@ class Worker:
         A new worker does it, with copies of what updates could change. Nothing of it stays.
         """
         engine = replace(self.plan.engine, device="cpu", execution="loop")
-        worker = Worker(replace(self.plan, method=deepcopy(self._not_set_up), engine=engine), self.data)
+        worker = Worker(replace(self.plan, engine=engine), self.data)
         worker.states[id] = unpack(pack(dict(self.states.get(id) or {})))
         received = unpack(pack(self._client_download(context.download, id)))
         alone = replace(context, download=Download(received, {}))
@@ -541,7 +542,7 @@ class Worker:
         accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: the grouping must not matter
         for i in sorted(set(ids) & self.states.keys()):
             state = without_optimiser_state(self.states[i])
-            if given := self.method.state_for_new_clients(state) if state else {}:
+            if given := self.method.state_for_new_clients(self.context, state) if state else {}:
                 accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
-import torch
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import Conflict
 from rayfl.nets import Architecture
-from rayfl.randomness import generator
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of
 from rayfl.training.client import Client
-from rayfl.training.net import Cut, Net
-from rayfl.training.params import Params
+from rayfl.training.context import Averaging, Context
+from rayfl.training.net import Net
 from rayfl.training.settings import Training
 from rayfl.training.state import State
 from rayfl.training.sums import Mean, Reduction, payload_bytes
-
-Averaging = Literal["samples", "uniform"]
 
 
 def _union_types(kind: Any) -> tuple[Any, ...]:
@@ -38,21 +34,22 @@ class Cohort:
     Attributes:
         ids: their numbers, ascending.
         samples: their training samples, n_i, in the same order.
-        population: the number of all clients, N.
         round: the round, from 0.
         population_samples: the training samples of all clients, n.
+        context: the facts of the run.
     """
 
     ids: tuple[int, ...]
     samples: tuple[int, ...]
-    population: int
     round: int
     population_samples: int
+    context: Context
 
-    def share(self, averaging: Averaging) -> float:
-        """Return the cohort's part of the weight that all clients have in a mean, above 0 and up to 1."""
-        if averaging == "uniform":
-            return len(self.ids) / self.population
+    @property
+    def share(self) -> float:
+        """The cohort's part of the weight that all clients have in the run's means, above 0 and up to 1."""
+        if self.context.averaging == "uniform":
+            return len(self.ids) / self.context.population
         return sum(self.samples) / self.population_samples
 
 
@@ -66,21 +63,20 @@ class Method(Settings, ABC, place="method"):
 
     Members come in groups: what a method *must* have, what it *often* overrides, and what it *rarely* does.
 
-    A method has no memory of its own. What a client keeps is the state that ``init_client`` and
+    A method is its options, which do not change, and has no memory of its own: the facts of the run come with
+    the hooks, as ``client`` and as ``context``. What a client keeps is the state that ``init_client`` and
     ``local_update`` return; what the server keeps is the state that ``init_server`` and ``aggregate`` return.
     States are nested dicts of Params, tensors, numbers, bools and None. Values handed in are never changed.
 
     ``weights`` in the defaults below is the shared part of the net, as ``shared`` decides.
 
     What a class annotates are its options; see :mod:`rayfl.settings`. One of type ``Architecture | str |
-    None`` is a further net: it is built for the data, and is ``nets[option]`` here and of every client.
+    None`` is a further net: it is built for the data, and is ``nets[option]`` of the context and of clients.
 
     Attributes:
         averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
             default of the class; a run may set another.
         heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
-        net: the net, or the first one where clients have different nets; set by ``setup``, as are
-            ``population`` (the number of all clients) and ``seed``.
         uses_validation: whether every client that trains needs validation data, for
             ``client.total(..., split="val")``; a run without them is refused.
         prefers_validation: whether the method goes by a client's validation data, and by its training data
@@ -89,11 +85,9 @@ class Method(Settings, ABC, place="method"):
             they would be ignored; other values are refused. ``SGD`` stands for every optimiser that is
             linear. A method that reads ``Fitted.effective_steps`` needs
             ``{"optimiser": "SGD", "optimiser_state": "fresh"}``.
-        uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
+        uses_rounds: whether the method reads ``context.rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
     """
-
-    _frozen = False  # it keeps what ``setup`` is told
 
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
@@ -116,31 +110,31 @@ class Method(Settings, ABC, place="method"):
 
     # ---- often
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Return whether an entry of the net is sent (true) or stays with the client.
 
         Args:
+            net: the net.
             name: the entry, such as ``conv.1.running_mean``.
             module: the layer it belongs to.
         """
         return True
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Upload key -> how the server combines it."""
-        return {"weights": Mean(self.averaging)}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return upload key -> how the server combines it."""
+        return {"weights": Mean()}
 
     def init_client(self, client: Client) -> State:
         """Return the client's personal state before its first participation."""
         return {}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Return the server's state before the first round.
 
         Args:
-            initial: the run's initial weights of the whole net.
+            context: has the run's ``initial`` weights of the whole net.
         """
-        return {"weights": self.shared_part(initial)}
+        return {"weights": context.shared_part(context.initial)}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Return the server's next state.
@@ -185,25 +179,16 @@ class Method(Settings, ABC, place="method"):
         """
         return "global" if "global" in self.views else None
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
-        """Store the facts of the run, and refuse a run that the method cannot do.
+    def prepare(self, context: Context) -> Any:
+        """Return what a process works out once, as ``context.prepared``; refuse a run that cannot be done.
 
-        Called once per process, and before any is started, ahead of everything else.
-
-        Args:
-            net: the net; which of its entries are shared is worked out here.
-            population: the number of all clients, N.
-            seed: the run's seed, for randomness that client and server have in common.
+        Called before any process is started, and then once in each.
         """
-        self.net = net
-        self.population = population
-        self.seed = seed
-        self._shared = frozenset(n for n, module in net.modules_of.items() if self.shared(n, module))
 
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse clients with different nets where the method cannot work with these.
 
-        Called before ``setup``, where there are at least two.
+        Called before ``prepare``, where there are at least two.
 
         Args:
             nets: name -> net.
@@ -237,7 +222,7 @@ class Method(Settings, ABC, place="method"):
             {key: payload_bytes(value) for key, value in up.items()},
         )
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Return numbers of the server's state to be recorded every round, such as weights of clients."""
         return {}
 
@@ -259,7 +244,7 @@ class Method(Settings, ABC, place="method"):
         """Views whose scores are not logits."""
         return frozenset()
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """Return what of a client's state serves new clients, who start from the uniform mean of these."""
         return {}
 
@@ -275,69 +260,19 @@ class Method(Settings, ABC, place="method"):
         """
         return state
 
-    @property
-    def changes(self) -> Mapping[str, str | None]:
-        """What wrappers compress, clip or disturb: upload key of weights -> the download's key of those from
-        which the client started, or None where a change is uploaded already.
+    def changes(self, context: Context) -> Mapping[str, str | None]:
+        """Return what wrappers compress, clip or disturb: upload key of weights -> the download's key of
+        those from which the client started, or None where a change is uploaded already.
         """
-        return {"weights": "weights"} if "weights" in self.uploads else {}
+        return {"weights": "weights"} if "weights" in self.uploads(context) else {}
 
-    # ---- for use in all of these
+    # ---- what follows
 
     @property
     def architectures(self) -> Mapping[str, Architecture | str | None]:
         """What describes the method's further nets, by option; None stands for the run's net."""
         kinds = arguments_of(type(self))
         return {name: getattr(self, name) for name in kinds if Architecture in _union_types(kinds[name])}
-
-    @property
-    def nets(self) -> Mapping[str, Net]:
-        """The further nets, by option; known from ``setup`` on. ``client.nets`` has the same."""
-        return self._nets
-
-    @nets.setter
-    def nets(self, nets: Mapping[str, Net]) -> None:
-        self._nets = nets
-
-    def initial_of(self, option: str) -> Params:
-        """Return the initial weights of a further net, from a stream of its own; for ``init_server``."""
-        return self.nets[option].initial(self.seed, 0, 1 + [*self.nets].index(option))
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds of the run; known from ``setup`` on, in methods with ``uses_rounds``."""
-        if not self.uses_rounds:
-            raise BadCode(
-                type(self).__name__,
-                "reads self.rounds: set uses_rounds = True in the class, so that no run of it is resumed "
-                "with another number of rounds",
-            )
-        return self._rounds
-
-    @rounds.setter
-    def rounds(self, rounds: int) -> None:
-        self._rounds = rounds
-
-    def generator(self, purpose: str, round: int) -> torch.Generator:
-        """Return a fresh CPU generator of the server's for what it draws in a round."""
-        return generator(self.seed, f"server {purpose}", round)
-
-    def shared_part(self, w: Params) -> Params:
-        """Return the entries that travel."""
-        return w.select(self._shared.__contains__)
-
-    def personal_part(self, w: Params) -> Params:
-        """Return the entries that stay with the client."""
-        return w.select(lambda name: name not in self._shared)
-
-    def head_part(self, w: Params, cut: Cut = "last_layer") -> Params:
-        """Return the entries of the head: of the last linear layer, or of all that follows the flatten."""
-        return w.select(self.net.names(cut, "head").__contains__)
-
-    @property
-    def shares_everything(self) -> bool:
-        """Whether every entry of the net travels."""
-        return self._shared == self.net.modules_of.keys()
 
     @property
     def chooses_parts(self) -> bool:

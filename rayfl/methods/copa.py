@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
+from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State
+from rayfl.training.net import Net
 
 
 class COPA(Method):
@@ -33,23 +34,22 @@ class COPA(Method):
     foreign: Literal["sum", "mean"] = "sum"
     """Whether these losses enter by their ``sum``, which grows with the number of clients, or ``mean``."""
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the extractor; heads are collected, not averaged."""
-        return name not in self.net.names("last_layer", "head")
+        return name not in net.names("last_layer", "head")
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The extractor and the own head."""
-        return {"weights": Mean(self.averaging), "head": Gather()}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the extractor and the own head."""
+        return {"weights": Mean(), "head": Gather()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start with the initial head for every client, all in one: [N, ...]."""
-        heads = self.personal_part(initial).map(lambda t: torch.stack([t] * self.population))
-        return {"weights": self.shared_part(initial), "heads": heads}
+        heads = context.personal_part(context.initial).map(lambda t: torch.stack([t] * context.population))
+        return {"weights": context.shared_part(context.initial), "heads": heads}
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial head."""
-        return {"own": self.personal_part(client.initial)}
+        return {"own": client.personal_part(client.initial)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor and own head; the gradient of the others' heads reaches the extractor alone."""
@@ -64,14 +64,14 @@ class COPA(Method):
             each = client.losses_of(scores.flatten(0, 1), batch._replace(y=labels.flatten()))
             return own + (each.view(labels.shape).mean(1) * others["weight"]).sum()
 
-        ids = torch.arange(self.population, device=client.class_counts.device)
+        ids = torch.arange(client.context.population, device=client.class_counts.device)
         weight = self.w_foreign * (ids != client.id).to(state["own"]["head.weight"])
         if self.foreign == "mean":
-            weight = weight / max(1, self.population - 1)
+            weight = weight / max(1, client.context.population - 1)
         start = down["weights"].merge(state["own"])
         w = (await client.fit(start, loss, {"heads": down["heads"], "weight": weight})).weights
-        own = self.personal_part(w)
-        return {"weights": self.shared_part(w), "head": own}, {"own": own}
+        own = client.personal_part(w)
+        return {"weights": client.shared_part(w), "head": own}, {"own": own}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Average the extractors, and put the new heads in the places of the old ones."""
@@ -85,8 +85,8 @@ class COPA(Method):
         """Score the mean of all heads' logits, the mean head's; ``personal`` has the newest own head."""
         heads, own = down["heads"], state["own"]
         mean = personal = heads.map(lambda t: t.mean(0))
-        if client.id < self.population:  # a new client has no head among them
-            personal = mean + (own - heads.map(lambda t: t[client.id])) / self.population
+        if client.id < client.context.population:  # a new client has no head among them
+            personal = mean + (own - heads.map(lambda t: t[client.id])) / client.context.population
         net = client.net.eval
         z = await client.features(down["weights"], x)
         return {"personal": net.head(personal, z), "global": net.head(mean, z)}
@@ -96,7 +96,10 @@ class COPA(Method):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the foreign heads only: a client has its own."""
         received, sent = super().communication_bytes(client, down, up)
-        return {**received, "heads": received["heads"] // self.population * (self.population - 1)}, sent
+        return {
+            **received,
+            "heads": received["heads"] // client.context.population * (client.context.population - 1),
+        }, sent
 
 
 def through_all(heads: Params, z: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from rayfl.methods.base import Cohort, Method
 from rayfl.methods.checks import check_equal_features
 from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above, at_least
-from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
+from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
 EPSILON = 1e-12
@@ -91,13 +91,12 @@ class DCPFL(Method):
 
     # ---- what is exchanged
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Class means, which the server needs client by client, and each class's centred second moments.
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return class means, which the server needs one by one, and each class's centred second moments.
 
         With the means at hand, sums of the moments make the covariances: no client's own is needed.
         """
-        classes = self.net.module.head.out_features if self.calibrate else 0
+        classes = context.net.module.head.out_features if self.calibrate else 0
         return {"means": Gather(), **{_scatter_of(c): Sum() for c in range(classes)}}
 
     def communication_bytes(
@@ -166,9 +165,9 @@ class DCPFL(Method):
 
     # ---- server
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common classifier, without class means."""
-        head = self.head_part(initial)
+        head = context.head_part(context.initial)
         means = torch.zeros_like(head["head.weight"])  # [classes, d], as many as the head has inputs
         known = torch.zeros(len(means), dtype=torch.bool)
         server: State = {"head": head, "means": means, "known": known}
@@ -180,7 +179,7 @@ class DCPFL(Method):
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Train the classifier on the clients' means, pool the statistics, calibrate (Algorithm 1)."""
-        head = self._train_on_means(server["head"], list(up["means"].values()), cohort.round)
+        head = self._train_on_means(server["head"], list(up["means"].values()), cohort)
         statistics = pool_statistics(up)
         means, known = server["means"].clone(), server["known"].clone()
         for c, of_class in statistics.items():
@@ -194,43 +193,43 @@ class DCPFL(Method):
             statistics = dict(sorted({**server["statistics"], **statistics}.items()))
             kept = {"statistics": statistics}
         if statistics:
-            head = self._calibrate(head, statistics, masked if self.absent == "mask" else None, cohort.round)
+            head = self._calibrate(head, statistics, masked if self.absent == "mask" else None, cohort)
         return {"head": head, "means": means, "known": known, **kept}
 
-    def _train_on_means(self, head: Params, sent: Sequence[dict[str, Tensor]], round: int) -> Params:
+    def _train_on_means(self, head: Params, sent: Sequence[dict[str, Tensor]], cohort: Cohort) -> Params:
         """Train on one client's class means after the other (eq. 8 and 9)."""
-        order = torch.randperm(len(sent), generator=self.generator("order", round))
+        order = torch.randperm(len(sent), generator=cohort.context.generator("order", cohort.round))
         for k in order.tolist():
             classes, means = sent[k]["classes"], sent[k]["mean"].to(head["head.weight"].dtype)
             for _ in range(self.server_steps if len(classes) else 0):
-                head = head_step(self.net, head, means, classes, self.server_lr)
+                head = head_step(cohort.context.net, head, means, classes, self.server_lr)
         return head
 
     def _calibrate(
-        self, head: Params, statistics: dict[int, State], masked: Tensor | None, round: int
+        self, head: Params, statistics: dict[int, State], masked: Tensor | None, cohort: Cohort
     ) -> Params:
         """Train on virtual features of all classes (eq. 12)."""
-        z, y = self.virtual_features(statistics, round)
+        context, round = cohort.context, cohort.round
+        z, y = self.virtual_features(statistics, context.generator("virtual", round))
         z = z.to(head["head.weight"].dtype)
         steps = self.calib_steps or self.calib_epochs * -(-len(y) // self.calib_batch)
         for some in islice(
-            _endless_batches(len(y), self.calib_batch, self.generator("calibration", round)), steps
+            _endless_batches(len(y), self.calib_batch, context.generator("calibration", round)), steps
         ):
-            head = head_step(self.net, head, z[some], y[some], self.calib_lr, masked)
+            head = head_step(context.net, head, z[some], y[some], self.calib_lr, masked)
         return head
 
-    def virtual_features(self, statistics: dict[int, State], round: int) -> tuple[Tensor, Tensor]:
+    def virtual_features(self, statistics: dict[int, State], draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw features from the Gaussian of each class, as many as the class has its share of samples.
 
         Args:
             statistics: as ``pool_statistics`` returns them.
-            round: from 0.
+            draw: what they are drawn from.
 
         Returns:
             Features, float64 [M, d], and classes, int64 [M].
         """
         sizes = largest_remainder(self.num_virtual, [s["count"] for s in statistics.values()])
-        draw = self.generator("virtual", round)
         features = []
         for of_class, size in zip(statistics.values(), sizes, strict=True):
             mean = of_class["mean"]

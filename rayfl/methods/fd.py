@@ -12,7 +12,7 @@ from rayfl.methods.base import Cohort
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Params, Reduction, State, Sum
+from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
 
@@ -33,15 +33,14 @@ class FD(Local):
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Accept any nets: what is exchanged has the size of the classes."""
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The mean output of each class that the client owns, and that it owns it."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the mean output of each class that the client owns, and that it owns it."""
         return {"outputs": Sum(), "owners": Sum()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start without answers."""
-        classes = len(initial["head.weight"])
-        none = initial["head.weight"].new_zeros(classes, classes)
+        classes = len(context.initial["head.weight"])
+        none = context.initial["head.weight"].new_zeros(classes, classes)
         return {"outputs": none, "owners": none[0].clone(), "round": -1}
 
     def init_client(self, client: Client) -> State:

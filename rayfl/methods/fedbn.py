@@ -9,7 +9,7 @@ from torch import nn
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
 from rayfl.training import Client, Params, State
-from rayfl.training.net import is_batch_norm
+from rayfl.training.net import Net, is_batch_norm
 
 BatchNormPart = Literal["all", "affine_only"]
 """What of a BatchNorm layer is personal: weight, bias and running statistics, or only weight and bias."""
@@ -37,7 +37,7 @@ class FedBN(PartlyPersonal):
     unseen_passes: Annotated[int, at_least(1)] = 1
     """Passes over the images of an unseen domain to which running statistics are adapted."""
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share everything but BatchNorm, recognised by the layer's type."""
         return not in_batch_norm(name, module, self.bn_personal)
 

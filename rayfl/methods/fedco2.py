@@ -12,8 +12,8 @@ from rayfl.methods.base import Cohort, Method
 from rayfl.methods.distillation import softened_divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
-from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Training
-from rayfl.training.net import Cut
+from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State, Training
+from rayfl.training.net import Cut, Net
 
 NetWeights = dict[str, Params]
 OTHER = {"online": "offline", "offline": "online"}
@@ -86,16 +86,15 @@ class FedCO2(Method):
 
     # ---- what is exchanged
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The shared part of the online net and, for the inter-client transfer, the offline classifier."""
-        weights: dict[str, Reduction] = {"weights": Mean(self.averaging)}  # eq. 2
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the shared part of the online net and, for the transfer, the offline classifier."""
+        weights: dict[str, Reduction] = {"weights": Mean()}  # eq. 2
         return weights if self.inter == "none" else {**weights, "head": Gather()}
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the online net but for its BatchNorm layers, its classifier, or both."""
         in_bn = self.personal != "head" and in_batch_norm(name, module, self.bn_personal)
-        in_head = self.personal != "bn" and name in self.net.names(self.exchange, "head")
+        in_head = self.personal != "bn" and name in net.names(self.exchange, "head")
         return not (in_bn or in_head)
 
     def communication_bytes(
@@ -108,12 +107,12 @@ class FedCO2(Method):
 
     # ---- server
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start with the initial classifier for every client (Algorithm 1, line 3)."""
-        state: State = {"weights": self.shared_part(initial)}
+        state: State = {"weights": context.shared_part(context.initial)}
         if self.inter != "none":
-            head = initial.select(self.net.names(self.exchange, "head").__contains__)
-            state["heads"] = dict.fromkeys(range(self.population), head)
+            head = context.initial.select(context.net.names(self.exchange, "head").__contains__)
+            state["heads"] = dict.fromkeys(range(context.population), head)
         return state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
@@ -127,7 +126,7 @@ class FedCO2(Method):
     def init_client(self, client: Client) -> State:
         """Start both nets from the common weights, or the offline net from its own."""
         offline = client.initial if self.offline_init == "same" else client.random_weights()
-        return {"own": self.personal_part(client.initial), "offline": offline, "trained": False}
+        return {"own": client.personal_part(client.initial), "offline": offline, "trained": False}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Run both phases of a round (Algorithm 1; Algorithm 2 without the transfers)."""
@@ -174,10 +173,10 @@ class FedCO2(Method):
         foreign = {"heads": list(heads.values()), "own": [j == client.id for j in heads]}
         nets = (await client.fit(nets, adapt, foreign, epochs=self.adapt_epochs, phase="adapt")).weights
 
-        up = {"weights": self.shared_part(nets["online"])}
+        up = {"weights": client.shared_part(nets["online"])}
         if self.inter != "none":
             up["head"] = nets["offline"].select(net.names(cut, "head").__contains__)
-        own = self.personal_part(nets["online"])
+        own = client.personal_part(nets["online"])
         return up, {"own": own, "offline": nets["offline"], "trained": True}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from rayfl.methods.base import Method
 from rayfl.randomness import generator
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State, noise
+from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, noise
+from rayfl.training.net import Net
 
 BANDWIDTHS = (10, 15, 20, 50)
 """Of the kernels in the distance of features."""
@@ -36,45 +37,36 @@ class FedCP(Method):
     gumbel_eval: bool = False
     """Whether the policy draws noise for scores, too."""
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the extractor; heads go their own way."""
-        return name not in self.net.names("last_layer", "head")
+        return name not in net.names("last_layer", "head")
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The extractor, the mean of own and global head, and the policy."""
-        return dict.fromkeys(("weights", "head", "policy"), Mean(self.averaging))
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the extractor, the mean of own and global head, and the policy."""
+        return dict.fromkeys(("weights", "head", "policy"), Mean())
 
-    @property
-    def changes(self) -> Mapping[str, str | None]:
-        """Extractor and policy; the own head does not start from the received one."""
+    def changes(self, context: Context) -> Mapping[str, str | None]:
+        """Return extractor and policy; the own head does not start from the received one."""
         return {"weights": "weights", "policy": "policy"}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common weights and a random policy."""
-        head = self.personal_part(initial)
-        return {"weights": self.shared_part(initial), "head": head, "policy": self._initial_policy(initial)}
+        head = context.personal_part(context.initial)
+        return {
+            "weights": context.shared_part(context.initial),
+            "head": head,
+            "policy": initial_policy(context.seed, context.initial),
+        }
 
     def init_client(self, client: Client) -> State:
         """Start from the common head; the context is drawn, as long as there has been no exchange."""
-        head = self.personal_part(client.initial)
-        draw = generator(self.seed, "client context", client.id, 0)  # the same in every round
+        head = client.personal_part(client.initial)
+        draw = generator(client.context.seed, "client context", client.id, 0)  # the same in every round
         drawn = torch.rand(head["head.weight"].shape[1], generator=draw)
         context = F.normalize(drawn.to(head["head.weight"]), dim=0)
-        policy = self._initial_policy(client.initial)
+        policy = initial_policy(client.context.seed, client.initial)
         state: State = {"head": head, "global_head": head, "policy": policy, "context": context}
         return {**state, "trained": False}
-
-    def _initial_policy(self, initial: Params) -> Params:
-        """Return the initial policy of the run: Linear(d, 2d) as PyTorch draws it, and LayerNorm(2d)."""
-        like = initial["head.weight"]
-        d = like.shape[1]
-        draw = generator(self.seed, "policy")
-        weight, bias = (
-            (2 * torch.rand(shape, generator=draw) - 1) / d**0.5 for shape in ((2 * d, d), (2 * d,))
-        )
-        tensors = {"weight": weight, "bias": bias, "scale": torch.ones(2 * d), "shift": torch.zeros(2 * d)}
-        return Params({name: t.to(like) for name, t in tensors.items()}, frozenset(tensors))
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor, own head and policy beside the frozen global ones (Algorithm 1)."""
@@ -94,8 +86,8 @@ class FedCP(Method):
         start = {"net": down["weights"].merge(state["head"]), "policy": down["policy"]}
         frozen = {"extractor": down["weights"], "head": given, "context": context}
         w = (await client.fit(start, loss, frozen)).weights
-        head = self.personal_part(w["net"])
-        up = {"weights": self.shared_part(w["net"]), "head": 0.5 * (head + given), "policy": w["policy"]}
+        head = client.personal_part(w["net"])
+        up = {"weights": client.shared_part(w["net"]), "head": 0.5 * (head + given), "policy": w["policy"]}
         own = {"head": head, "global_head": given, "policy": w["policy"], "context": context}
         return up, {**own, "trained": True}
 
@@ -113,6 +105,16 @@ class FedCP(Method):
         own, rest = divide_features(state["policy"], z, state["context"], drawn)
         personal = net.head(state["head"], own) + net.head(state["global_head"], rest)
         return {"personal": personal, "global": net.head(down["head"], z)}
+
+
+def initial_policy(seed: int, initial: Params) -> Params:
+    """Return the initial policy of the run: Linear(d, 2d) as PyTorch draws it, and LayerNorm(2d)."""
+    like = initial["head.weight"]
+    d = like.shape[1]
+    draw = generator(seed, "policy")
+    weight, bias = ((2 * torch.rand(shape, generator=draw) - 1) / d**0.5 for shape in ((2 * d, d), (2 * d,)))
+    tensors = {"weight": weight, "bias": bias, "scale": torch.ones(2 * d), "shift": torch.zeros(2 * d)}
+    return Params({name: t.to(like) for name, t in tensors.items()}, frozenset(tensors))
 
 
 def context_of(head: Params) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import at_least, at_most
-from rayfl.training import Batch, Client, Gather, Params, Reduction, State, weighted_mean
+from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State, weighted_mean
 
 
 class FedDGGA(Method):
@@ -36,16 +36,15 @@ class FedDGGA(Method):
     center: bool = False
     """Whether the mean gap of a cohort is taken off."""
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Models and gaps, one by one: the weights of the mean depend on all gaps."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return models and gaps, one by one: the weights of the mean depend on all gaps."""
         return {"weights": Gather(), "gap": Gather()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from equal weights, a_i = 1 / N."""
         return {
-            "weights": initial,
-            "a": torch.full((self.population,), 1 / self.population, dtype=torch.float64),
+            "weights": context.initial,
+            "a": torch.full((context.population,), 1 / context.population, dtype=torch.float64),
         }
 
     def download(self, server: State) -> State:
@@ -89,14 +88,14 @@ class FedDGGA(Method):
             gaps = gaps - gaps.mean()
         a = server["a"].clone()
         if gaps.any():
-            length = self.step * (1 - cohort.round / self.rounds) / self.population
+            length = self.step * (1 - cohort.round / cohort.context.rounds) / cohort.context.population
             a[ids] = (a[ids] + length * gaps / gaps.abs().max()).clamp(0, 1)
             a = a / a.sum() if a.sum() else torch.full_like(a, 1 / len(a))
         mine = a[ids] if a[ids].any() else torch.ones(len(ids), dtype=a.dtype)
         shares = dict(zip(up["gap"], mine.tolist(), strict=True))
         return {"weights": weighted_mean(up["weights"], shares), "a": a}
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Record the clients' weights."""
         return {"a": server["a"].tolist()}
 

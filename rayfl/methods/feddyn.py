@@ -9,7 +9,7 @@ from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.checks import caution_of_pull
 from rayfl.settings import above
-from rayfl.training import Client, Params, State, Training
+from rayfl.training import Client, Context, Params, State, Training
 
 
 class FedDyn(Method):
@@ -33,9 +33,9 @@ class FedDyn(Method):
         """Warn where lr alpha is above 1."""
         return caution_of_pull("method.alpha", self.alpha, training)
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from h = 0."""
-        return {"weights": initial, "drift": initial.trainable().zeros()}
+        return {"weights": context.initial, "drift": context.initial.trainable().zeros()}
 
     def download(self, server: State) -> State:
         """Send the model; h stays with the server."""
@@ -64,5 +64,5 @@ class FedDyn(Method):
         """
         mean: Params = up["weights"]
         step = (mean - server["weights"]).trainable()
-        drift: Params = server["drift"] - cohort.share(self.averaging) * step
+        drift: Params = server["drift"] - cohort.share * step
         return {"weights": mean.merge(mean.trainable() - drift), "drift": drift}

@@ -11,7 +11,7 @@ from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.nets import FFA, ffa_layers
 from rayfl.settings import at_least, at_most
-from rayfl.training import Client, Gather, Mean, Params, Reduction, State, weighted_mean
+from rayfl.training import Client, Context, Gather, Mean, Params, Reduction, State, weighted_mean
 from rayfl.training.net import Net
 
 
@@ -32,38 +32,40 @@ class FedFA(Method):
     var_mode: Literal["channel", "scalar"] = "channel"
     """Variance over clients: of each ``channel``, or one of all, as in the public code (``scalar``)."""
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
+    def prepare(self, context: Context) -> None:
         """Switch the layers on; refuse nets without any."""
-        super().setup(net, population, seed)
-        if not ffa_layers(net.module):
+        layers = ffa_layers(context.net.module)
+        if not layers:
             raise Conflict("net", "has no layers of FedFA: choose FedFAAlexNet, or FedFACNN for small images")
-        for layer in ffa_layers(net.module).values():
+        for layer in layers.values():
             layer.prob, layer.momentum = self.prob, self.momentum
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Average what FedAvg averages; the statistics go apart."""
         return not isinstance(module, FFA)
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The weights, and every client's running statistics, for their variance over clients."""
-        return {"weights": Mean(self.averaging), "statistics": Gather()}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the weights, and every client's running statistics, for their variance over clients."""
+        return {"weights": Mean(), "statistics": Gather()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common weights and statistics."""
-        return {"weights": self.shared_part(initial), "statistics": self.personal_part(initial)}
+        return {
+            "weights": context.shared_part(context.initial),
+            "statistics": context.personal_part(context.initial),
+        }
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train with augmented features."""
         w = (await client.fit(down["weights"].merge(down["statistics"]), client.loss)).weights
-        own = self.personal_part(w).select(lambda name: not name.endswith("_var"))
-        return {"weights": self.shared_part(w), "statistics": own}, state
+        own = client.personal_part(w).select(lambda name: not name.endswith("_var"))
+        return {"weights": client.shared_part(w), "statistics": own}, state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Average, and take the variances of the statistics over the clients."""
         gathered: dict[int, Params] = up["statistics"]
         by_samples = dict(zip(cohort.ids, cohort.samples, strict=True))
-        weights = {i: by_samples[i] if self.averaging == "samples" else 1 for i in gathered}
+        weights = {i: by_samples[i] if cohort.context.averaging == "samples" else 1 for i in gathered}
         mean: Params = weighted_mean(gathered, weights)
         statistics = server["statistics"].merge(mean)
         if len(gathered) > 1:  # one client has no variance: the earlier one stays

@@ -12,7 +12,7 @@ from rayfl.methods.checks import check_equal_features
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above
-from rayfl.training import Client, Gather, Params, Reduction, State
+from rayfl.training import Client, Context, Gather, Reduction, State
 from rayfl.training.net import Net
 
 
@@ -37,14 +37,13 @@ class FedGH(Local):
         """Refuse nets whose features differ in size."""
         check_equal_features("FedGH", nets)
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Class means, on which the server trains one by one."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return class means, on which the server trains one by one."""
         return {"means": Gather()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common header."""
-        return {"head": self.head_part(initial)}
+        return {"head": context.head_part(context.initial)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor and header from the global header, then take the class means (Algorithm 1)."""
@@ -57,10 +56,10 @@ class FedGH(Local):
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Train the header on one class mean after the other, client by client."""
         head, sent = server["head"], list(up["means"].values())
-        order = torch.randperm(len(sent), generator=self.generator("order", cohort.round))
+        order = torch.randperm(len(sent), generator=cohort.context.generator("order", cohort.round))
         for k in order.tolist():
             for c, mean in zip(sent[k]["classes"], sent[k]["mean"], strict=True):
-                head = head_step(self.net, head, mean[None], c[None], self.server_lr)
+                head = head_step(cohort.context.net, head, mean[None], c[None], self.server_lr)
         return {"head": head}
 
     def communication_bytes(

@@ -10,7 +10,7 @@ import torch
 from rayfl.methods.base import Cohort
 from rayfl.methods.fedavg import FedAvg
 from rayfl.settings import at_least, at_most
-from rayfl.training import Gather, Params, Reduction, State
+from rayfl.training import Context, Gather, Params, Reduction, State
 
 
 class FedHEAL(FedAvg):
@@ -32,14 +32,13 @@ class FedHEAL(FedAvg):
     as long as all rounds have as many clients.
     """
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Models one by one: the weights of the mean depend on all of them."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return models one by one: the weights of the mean depend on all of them."""
         return {"weights": Gather()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start without histories; a client's weight and its momentum are in one mapping each."""
-        return {"weights": initial, "history": {}, "rounds": {}, "p": {}, "delta": {}}
+        return {"weights": context.initial, "history": {}, "rounds": {}, "p": {}, "delta": {}}
 
     def download(self, server: State) -> State:
         """Send the model."""
@@ -78,7 +77,7 @@ class FedHEAL(FedAvg):
         mean = moved / held.map(lambda t: t.where(t > 0, 1))
         return {"weights": before + mean, "history": history, "rounds": rounds, "p": p, "delta": delta}
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Record the clients' weights, of those that have taken part."""
         whole = sum(server["p"].values())
         return {"p": [server["p"][i] / whole for i in sorted(server["p"])]}

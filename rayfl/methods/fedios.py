@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.randomness import generator
 from rayfl.settings import at_least, at_most
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State
+from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State
 from rayfl.training.net import Net
 
 Nets = dict[str, Params]
@@ -85,14 +86,13 @@ class FediOS(Method):
 
     # ---- projections
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
-        """See how many subspaces there are; refuse a rank or a number of clients that does not fit."""
-        super().setup(net, population, seed)
-        self._subspaces = (
-            self._divide_dimensions(_feature_size(net), population) if self.projections else (0, 0)
-        )
-        self._drawn: list[Tensor] = []
-        self._in_head = net.names("last_layer", "head")
+    def prepare(self, context: Context) -> Subspaces | None:
+        """Return the subspaces; refuse a rank or a number of clients that does not fit."""
+        if not self.projections:
+            return None
+        d = _feature_size(context.net)
+        rank, count = self._divide_dimensions(d, context.population)
+        return Subspaces(self.basis, d, rank, count, context.seed)
 
     def _divide_dimensions(self, d: int, clients: int) -> tuple[int, int]:
         """Return the rank of each subspace and how many subspaces there are, the generic one included."""
@@ -114,29 +114,11 @@ class FediOS(Method):
             )
         return rank, d // rank
 
-    def subspace_bases(self, client: int, like: Tensor) -> dict[str, Tensor | None]:
-        """Return the bases O, [d, r], of the generic and of a client's subspace; None where P = I.
-
-        They follow from seed, N, d and r alone, so that nothing has to be sent.
-
-        Args:
-            client: its number.
-            like: a tensor of the wanted dtype on the wanted device.
-        """
-        if not self.projections:
-            return {"generic": None, "individual": None}
-        rank, count = self._subspaces
-        if not self._drawn:
-            columns = orthonormal_matrix(self.basis, _feature_size(self.net), self.seed).to(like)
-            self._drawn = [part.contiguous() for part in columns[:, : count * rank].split(rank, dim=1)]
-        return {"generic": self._drawn[0], "individual": self._drawn[1 + client % (count - 1)]}
-
     # ---- what is exchanged
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The generic extractor with the head, and what is measured for the records."""
-        weights: dict[str, Reduction] = {"weights": Mean(self.averaging)}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the generic extractor with the head, and what is measured for the records."""
+        weights: dict[str, Reduction] = {"weights": Mean()}
         return {**weights, "figures": Mean("uniform")} if self.individual_extractor else weights
 
     def communication_bytes(
@@ -160,12 +142,12 @@ class FediOS(Method):
         figures = {**up["figures"], "dead_rounds": server["figures"]["dead_rounds"] + 1 if dead else 0}
         return {"weights": up["weights"], "figures": figures}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common weights."""
         figures = {"figures": {"dead_rounds": 0}} if self.individual_extractor else {}
-        return {"weights": initial, **figures}
+        return {"weights": context.initial, **figures}
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Return CE(H phi^p) and L_re, means over the round, and for how many rounds the former was ln C."""
         return dict(server.get("figures", {}))
 
@@ -186,11 +168,11 @@ class FediOS(Method):
         """Start the individual extractor as a copy of the generic one."""
         if not self.individual_extractor:
             return {}
-        return {"own": client.initial.select(lambda name: name not in self._in_head)}
+        return {"own": client.initial.select(client.net.names("last_layer", "features").__contains__)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train both extractors and the head (Algorithm 1)."""
-        net = client.net
+        net, in_head = client.net, client.net.names("last_layer", "head")
 
         def generic_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^g)."""
@@ -200,7 +182,7 @@ class FediOS(Method):
         def individual_loss(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
             """CE(H phi^p) with H frozen."""
             phi = project_onto(net.features(w["individual"], batch.x), bases["individual"])
-            frozen = w["generic"].select(self._in_head.__contains__).map(torch.detach)
+            frozen = w["generic"].select(in_head.__contains__).map(torch.detach)
             loss = client.loss_of(net.eval.head(frozen, phi), batch)
             w["measured"]["individual_loss"].add_(loss.detach())
             return loss
@@ -218,7 +200,7 @@ class FediOS(Method):
             w["measured"]["overlap"].add_(overlap.detach())
             return fused + shared + own + self.lam * overlap
 
-        bases = self.subspace_bases(client.id, down["weights"]["head.weight"])
+        bases = bases_of(client, down["weights"]["head.weight"])
         if not self.individual_extractor:
             nets = (await client.fit({"generic": down["weights"]}, generic_loss, bases)).weights
             return {"weights": nets["generic"]}, {}
@@ -250,7 +232,7 @@ class FediOS(Method):
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score H phi^f, H phi^g and H phi^p; the global model is H phi^g."""
         net, w = client.net.eval, down["weights"]
-        bases = self.subspace_bases(client.id, w["head.weight"])
+        bases = bases_of(client, w["head.weight"])
         phi_g = project_onto(await client.features(w, x), bases["generic"])
         generic = net.head(w, phi_g)
         if not self.individual_extractor:
@@ -263,6 +245,41 @@ class FediOS(Method):
             "generic": generic,
             "individual": net.head(w, phi_p),
         }
+
+
+class Subspaces:
+    """Orthogonal subspaces of the features, which follow from seed, N, d and r alone: nothing has to be sent.
+
+    Args:
+        basis: how they are drawn.
+        d: dimensions of the features.
+        rank: dimensions r of each.
+        count: how many there are, the generic one included.
+        seed: of the run.
+    """
+
+    def __init__(self, basis: Basis, d: int, rank: int, count: int, seed: int) -> None:
+        self._draw = partial(orthonormal_matrix, basis, d, seed)
+        self.rank, self.count = rank, count
+        self._drawn: list[Tensor] = []  # once they are needed
+
+    def bases(self, client: int, like: Tensor) -> dict[str, Tensor | None]:
+        """Return the bases O, [d, r], of the generic and of a client's subspace.
+
+        Args:
+            client: its number.
+            like: a tensor of the wanted dtype on the wanted device.
+        """
+        if not self._drawn:
+            columns = self._draw().to(like)[:, : self.count * self.rank]
+            self._drawn = [part.contiguous() for part in columns.split(self.rank, dim=1)]
+        return {"generic": self._drawn[0], "individual": self._drawn[1 + client % (self.count - 1)]}
+
+
+def bases_of(client: Client, like: Tensor) -> dict[str, Tensor | None]:
+    """Return the bases of the generic and of a client's subspace; None where P = I."""
+    subspaces: Subspaces | None = client.context.prepared
+    return {"generic": None, "individual": None} if subspaces is None else subspaces.bases(client.id, like)
 
 
 def project_onto(z: Tensor, basis: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import above, at_most
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State
+from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State
 
 LEAST_LOSS = 0.01
 """Least sum of cross-entropies that distillation is divided by: confident models would make it infinite."""
@@ -44,14 +44,13 @@ class FedKD(Method):
     mentee: Architecture | str | None = None
     """The net of the mentee; that of the clients if not given, the first one where they have several."""
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The mentee as the server rebuilds it, and the ranks of what was sent of its matrices."""
-        return {"weights": Mean(self.averaging), "ranks": Mean("uniform")}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the mentee as the server rebuilds it, and the ranks of what was sent of its matrices."""
+        return {"weights": Mean(), "ranks": Mean("uniform")}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common weights of the mentee's net."""
-        return {"weights": initial if self.mentee is None else self.initial_of("mentee")}
+        return {"weights": context.initial if self.mentee is None else context.initial_of("mentee")}
 
     def download(self, server: State) -> State:
         """Send the mentee."""
@@ -60,7 +59,7 @@ class FedKD(Method):
     def init_client(self, client: Client) -> State:
         """Start the mentor and the map from the mentee's features to the mentor's from its own numbers."""
         own, common = (net.module.head.in_features for net in (client.net, client.nets["mentee"]))
-        draw = generator(self.seed, "mentee to mentor", client.id)
+        draw = generator(client.context.seed, "mentee to mentor", client.id)
         numbers = (2 * torch.rand(own, common, generator=draw) - 1) / math.sqrt(common)
         mapping = Params({"weight": numbers.to(next(iter(client.initial.values())))}, frozenset({"weight"}))
         return {"mentor": client.random_weights(), "map": mapping}
@@ -83,7 +82,7 @@ class FedKD(Method):
 
         start = {"mentor": state["mentor"], "mentee": down["weights"], "map": state["map"]}
         w = (await client.fit(start, loss)).weights
-        energy = self._energy_share(client.round)
+        energy = self._energy_share(client.round, client.context.rounds)
         change, ranks = {}, []
         for name, moved in matrices_of(w["mentee"] - down["weights"]).items():
             low, rank = truncate_svd(moved, energy)
@@ -94,9 +93,9 @@ class FedKD(Method):
         up = {"weights": w["mentee"].replace(change), "ranks": torch.tensor(ranks).to(w["map"]["weight"])}
         return up, {"mentor": w["mentor"], "map": w["map"]}
 
-    def _energy_share(self, round: int) -> float:
+    def _energy_share(self, round: int, rounds: int) -> float:
         """Return T(t) of a round, from ``T_start`` to ``T_end`` (eq. 8)."""
-        return self.T_start + (self.T_end - self.T_start) * round / max(1, self.rounds - 1)
+        return self.T_start + (self.T_end - self.T_start) * round / max(1, rounds - 1)
 
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
@@ -109,7 +108,7 @@ class FedKD(Method):
                 sent["weights"] -= saved * matrix.element_size()
         return received, sent
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Return the mean ranks of the last uploads, matrix by matrix."""
         return {"ranks": server["ranks"].tolist()} if "ranks" in server else {}
 

@@ -10,7 +10,7 @@ import torch
 from rayfl.methods.base import Cohort
 from rayfl.methods.fedavg import FedAvg
 from rayfl.settings import above, at_least, below
-from rayfl.training import Params, State
+from rayfl.training import Context, Params, State
 
 
 class FedOpt(FedAvg):
@@ -38,10 +38,10 @@ class FedOpt(FedAvg):
     tau: Annotated[float, above(0)] = 1e-3
     """Degree of adaptivity: what is added to the root of the mean squared change."""
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from a change of 0, and a squared change of tau^2."""
-        zeros = initial.trainable().zeros()
-        state: State = {"weights": initial, "change": zeros}
+        zeros = context.initial.trainable().zeros()
+        state: State = {"weights": context.initial, "change": zeros}
         return state if self.rule == "momentum" else {**state, "square": zeros + self.tau**2}
 
     def download(self, server: State) -> State:

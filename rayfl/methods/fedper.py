@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from rayfl.methods.partly_personal import PartlyPersonal
-from rayfl.training.net import Cut
+from rayfl.training.net import Cut, Net
 
 
 class FedPer(PartlyPersonal):
@@ -23,6 +23,6 @@ class FedPer(PartlyPersonal):
     with its BatchNorm layers.
     """
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the base layers."""
-        return name not in self.net.names(self.personal, "head")
+        return name not in net.names(self.personal, "head")

@@ -13,7 +13,7 @@ from rayfl.methods.checks import check_equal_features
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Params, Reduction, State, Sum
+from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
 
@@ -52,14 +52,15 @@ class FedProto(Local):
         """Refuse nets whose features differ in size."""
         check_equal_features("FedProto", nets)
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Weighted class means and their weights: a mean over the owners of each class in two sums."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return weighted class means and their weights: a mean over the owners of each class in two sums."""
         return {"prototypes": Sum(), "owners": Sum()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start without prototypes."""
-        nothing = torch.zeros_like(initial["head.weight"])  # [classes, d], as many as the head has inputs
+        nothing = torch.zeros_like(
+            context.initial["head.weight"]
+        )  # [classes, d], as many as the head has inputs
         return {"prototypes": nothing, "known": nothing.new_zeros(len(nothing), dtype=torch.bool)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from rayfl.methods.base import Method
-from rayfl.training import Batch, Client, Params, State
+from rayfl.training import Batch, Client, Context, Params, State
 from rayfl.training.losses import log_counts
 from rayfl.training.net import Cut
 
@@ -30,9 +30,9 @@ class FedRoD(Method):
 
     def init_client(self, client: Client) -> State:
         """Start the personal head as the generic one."""
-        return {"own": self.head_part(client.initial, self.head)}
+        return {"own": client.context.head_part(client.initial, self.head)}
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the personal heads."""
         return state
 

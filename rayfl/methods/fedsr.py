@@ -14,8 +14,7 @@ from rayfl.methods.base import Method
 from rayfl.nets import GaussianMean
 from rayfl.randomness import seed_of
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Params, State, noise
-from rayfl.training.net import Net
+from rayfl.training import Batch, Client, Context, Params, State, noise
 
 SMALLEST = 1e-6
 """Least scale of a Gaussian."""
@@ -44,17 +43,17 @@ class FedSR(Method):
     test_samples: Annotated[int, at_least(1)] = 20
     """Draws of features at evaluation."""
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
+    def prepare(self, context: Context) -> list[str]:
         """Find the Gaussian; refuse nets without one."""
-        super().setup(net, population, seed)
-        found = [name for name, module in net.module.named_modules() if isinstance(module, GaussianMean)]
+        modules = context.net.module.named_modules()
+        found = [name for name, module in modules if isinstance(module, GaussianMean)]
         if len(found) != 1:
             raise Conflict(
                 "net",
                 "has no extractor that ends in a Gaussian of features, and FedSR needs one",
                 "choose --net FedSRAlexNet, or FedSRCNN for small images",
             )
-        self._gaussian = found
+        return found
 
     def init_client(self, client: Client) -> State:
         """Start the classes' Gaussians at mean 0 and scale softplus(1), and C at 1."""
@@ -64,7 +63,7 @@ class FedSR(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the model and the client's own Gaussians of the classes."""
-        net, layer = client.net, self._gaussian
+        net, layer = client.net, client.context.prepared
         l2r, cmi = self.alpha_l2r, self.alpha_cmi
 
         def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
@@ -80,9 +79,9 @@ class FedSR(Method):
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the mean probabilities of draws, as their logarithms."""
         net, w = client.net.eval, down["weights"]
-        _, (both,) = net.watch(w, x, self._gaussian)
+        _, (both,) = net.watch(w, x, client.context.prepared)
         mean, scale = mean_and_scale(both)
-        key = torch.tensor(seed_of(self.seed, "features at evaluation"), device=x.device)
+        key = torch.tensor(seed_of(client.context.seed, "features at evaluation"), device=x.device)
         draws = [noise.normal(noise.split(key, k), mean.shape[1:]).to(mean) for k in range(self.test_samples)]
         each = torch.stack([F.log_softmax(net.head(w, mean + scale * eps), 1) for eps in draws])
         scores = each.logsumexp(0) - math.log(self.test_samples)

@@ -10,7 +10,7 @@ from rayfl.methods.base import Method
 from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.settings import at_least, at_most
-from rayfl.training import Batch, Client, Params, State
+from rayfl.training import Batch, Client, Context, Params, State
 
 
 class FML(Method):
@@ -37,9 +37,9 @@ class FML(Method):
     they and memes of the same net learn nothing of each other at first.
     """
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common weights of the meme's net."""
-        return {"weights": initial if self.meme is None else self.initial_of("meme")}
+        return {"weights": context.initial if self.meme is None else context.initial_of("meme")}
 
     def init_client(self, client: Client) -> State:
         """Start the private model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from torch import nn
 
@@ -11,7 +11,7 @@ from rayfl.errors import Conflict
 from rayfl.methods.checks import check_equal_features
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
-from rayfl.training import State
+from rayfl.training import Context, State
 from rayfl.training.net import Net
 
 
@@ -26,7 +26,6 @@ class LGFedAvg(PartlyPersonal):
     """
 
     heterogeneous = True
-    _nets_differ: ClassVar[bool] = False
 
     p: Annotated[int, at_least(1)] = 2
     """Number of parameter tensors that are shared, counted from the end of the net: 2 are weight and bias of
@@ -48,15 +47,14 @@ class LGFedAvg(PartlyPersonal):
                     f"is {self.p}: LGFedAvg averages so many last tensors of all nets, and those of {first} "
                     f"and {name} differ: set it to 2 or less, or give nets whose last layers are alike",
                 )
-        self._nets_differ = True  # type: ignore[misc]  # of this one
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the extractors, which different ones have not."""
-        return {} if self._nets_differ else state
+        return {} if context.nets_differ else state
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the last layers."""
-        return name in _last_parameters(self.net, self.p)
+        return name in _last_parameters(net, self.p)
 
 
 def _last_parameters(net: Net, p: int) -> list[str]:

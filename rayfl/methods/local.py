@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.training import Client, Params, Reduction, State
+from rayfl.training import Client, Context, Reduction, State
 
 
 class Local(Method):
@@ -22,12 +22,11 @@ class Local(Method):
     views = ("personal",)
     heterogeneous = True
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Nothing."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return nothing."""
         return {}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """The server knows nothing."""
         return {}
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import above, at_least, at_most
-from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, noise
+from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State, noise
 from rayfl.training.net import Net, is_batch_norm
 
 _LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
@@ -54,14 +54,12 @@ class PartialFed(Method):
         """Whether choices are learned."""
         return self.mode == "adaptive"
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
-        """Group the net's entries by layers."""
-        super().setup(net, population, seed)
-        self._layers = layers_of(net)
-        first = [layer[0] for layer in self._layers]
-        self._names = [name.rpartition(".")[0] for name in first]
-        if self.mode in ("bottom", "top") and self.k > len(self._layers):
-            raise Conflict("method.k", f"is {self.k}, and the net has {len(self._layers)} layers")
+    def prepare(self, context: Context) -> list[list[str]]:
+        """Return the net's entries by layers."""
+        net = context.net
+        layers = layers_of(net)
+        if self.mode in ("bottom", "top") and self.k > len(layers):
+            raise Conflict("method.k", f"is {self.k}, and the net has {len(layers)} layers")
         if self.mode == "adaptive":
             known = (*_LINEAR, nn.modules.batchnorm._BatchNorm)
             odd = {type(m).__name__ for m in net.modules_of.values() if not isinstance(m, known)}
@@ -71,12 +69,12 @@ class PartialFed(Method):
                     f"is adaptive: it mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}",
                     "Choose another net, or another mode, such as no_bn",
                 )
+        return layers
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The model; with learned choices also which layers the client has kept, 1, or loaded, 0."""
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the model; with learned choices also which layers the client has kept, 1, or loaded, 0."""
         kept: dict[str, Reduction] = {"kept": Gather()} if self.mode == "adaptive" else {}
-        return {"weights": Mean(self.averaging), **kept}
+        return {"weights": Mean(), **kept}
 
     def download(self, server: State) -> State:
         """Send the model."""
@@ -86,13 +84,17 @@ class PartialFed(Method):
         """Start from the common weights and undecided logits; with these everything is loaded at first."""
         state: State = {"own": client.initial, "trained": False}
         if self.mode == "adaptive":
-            logits = torch.zeros(len(self._layers), 2).to(next(iter(client.initial.values())))
+            logits = torch.zeros(len(client.context.prepared), 2).to(next(iter(client.initial.values())))
             state |= {"logits": logits, "kept": logits[:, 0]}
         return state
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the layers that stay; where choices are learned, none do."""
-        return {} if self.mode == "adaptive" else {"own": state["own"].select(self._stays_personal)}
+        return (
+            {}
+            if self.mode == "adaptive"
+            else {"own": state["own"].select(partial(self._stays_personal, context))}
+        )
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Choose layers, begin with them, and train everything."""
@@ -100,7 +102,7 @@ class PartialFed(Method):
         if self.mode == "adaptive" and state["trained"]:
             state["logits"] = await self._learn_choices(client, state, down["weights"])
             state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
-        start = self._chosen_model(state, down["weights"])
+        start = self._chosen_model(client.context, state, down["weights"])
         trained = (await client.fit(start, client.loss, stream=0, phase="local")).weights
         w = down["weights"].replace(trained.tensors)
         kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
@@ -108,7 +110,7 @@ class PartialFed(Method):
 
     async def _learn_choices(self, client: Client, state: State, received: Params) -> Tensor:
         """Return the logits, [layers, 2], after an epoch of SGD on them alone."""
-        net, layers = client.net.eval, self._layers
+        net, layers = client.net.eval, client.context.prepared
 
         def loss(policy: Params, batch: Batch, extra: dict[str, Any]) -> Tensor:
             logits = policy["logits"]
@@ -135,25 +137,26 @@ class PartialFed(Method):
         )
         return fitted.weights["logits"]
 
-    def _chosen_model(self, state: State, received: Params) -> Params:
+    def _chosen_model(self, context: Context, state: State, received: Params) -> Params:
         """Return the model that a client begins with."""
         own: Params = state["own"]
         if self.mode != "adaptive":  # in the order of FedBN and FedPer, which are cases of it
-            return received.select(lambda name: not self._stays_personal(name)).merge(
-                own.select(self._stays_personal)
-            )
+            stays = partial(self._stays_personal, context)
+            return received.select(lambda name: not stays(name)).merge(own.select(stays))
         if not state["trained"]:
             return received
-        kept = {name for keep, layer in zip(state["kept"].tolist(), self._layers) if keep for name in layer}
+        layers = zip(state["kept"].tolist(), context.prepared)
+        kept = {name for keep, layer in layers if keep for name in layer}
         return received.merge(own.select(kept.__contains__))
 
-    def _stays_personal(self, name: str) -> bool:
+    def _stays_personal(self, context: Context, name: str) -> bool:
         """Return whether an entry stays with the client if the choice is fixed."""
         if self.mode == "no_bn":
-            return is_batch_norm(self.net.modules_of[name])
+            return is_batch_norm(context.net.modules_of[name])
         if self.mode == "no_cls":
-            return name in self.net.names("last_layer", "head")
-        loaded = {"all": self._layers, "bottom": self._layers[: self.k], "top": self._layers[-self.k :]}
+            return name in context.net.names("last_layer", "head")
+        layers = context.prepared
+        loaded = {"all": layers, "bottom": layers[: self.k], "top": layers[-self.k :]}
         return not any(name in layer for layer in loaded[self.mode])
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
@@ -162,14 +165,15 @@ class PartialFed(Method):
             return {"weights": up["weights"]}
         return {"weights": up["weights"], "kept": torch.stack([*up["kept"].values()])}
 
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Return which share of the cohort has kept each layer, how many layers each of its clients, and of
         each layer which clients.
         """
         if "kept" not in server:
             return {}
         kept: Tensor = server["kept"]
-        of_layers = {f"kept {name}": by.tolist() for name, by in zip(self._names, kept.T, strict=True)}
+        names = [layer[0].rpartition(".")[0] for layer in context.prepared]
+        of_layers = {f"kept {name}": by.tolist() for name, by in zip(names, kept.T, strict=True)}
         return {"kept": kept.mean(0).tolist(), "kept_by": kept.sum(1).tolist(), **of_layers}
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
@@ -184,7 +188,7 @@ class PartialFed(Method):
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the layers that the client chose last, as they are now, and the global model."""
-        own = await client.eval(self._chosen_model(state, down["weights"]), x)
+        own = await client.eval(self._chosen_model(client.context, state, down["weights"]), x)
         return {"personal": own, "global": await client.eval(down["weights"], x)}
 
 

@@ -8,8 +8,8 @@ from typing import Any, get_args
 from torch import Tensor, nn
 
 from rayfl.methods.base import Method
-from rayfl.training import Client, State
-from rayfl.training.net import Cut
+from rayfl.training import Client, Context, State
+from rayfl.training.net import Cut, Net
 
 
 class PartlyPersonal(Method):
@@ -21,21 +21,21 @@ class PartlyPersonal(Method):
     views = ("personal",)
 
     @abstractmethod
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Return whether an entry of the net is sent (true) or stays; see ``Method.shared``."""
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""
-        return {"own": self.personal_part(client.initial)}
+        return {"own": client.personal_part(client.initial)}
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the clients' own parts."""
         return state
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the received part together with the own one."""
         w = (await client.fit(down["weights"].merge(state["own"]), client.loss)).weights
-        return {"weights": self.shared_part(w)}, {"own": self.personal_part(w)}
+        return {"weights": client.shared_part(w)}, {"own": client.personal_part(w)}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the shared part together with the own one."""

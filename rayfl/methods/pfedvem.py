@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from rayfl.methods.base import Cohort, Method
 from rayfl.randomness import generator
 from rayfl.settings import above, at_least, below
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State, Sum, noise
+from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, Sum, noise
+from rayfl.training.net import Net
 
 HEAD_MOMENTUM = 0.9
 """Of the SGD that fits the posterior of a head, as in the public code."""
@@ -51,30 +52,27 @@ class PFedVEM(Method):
     learning rate far smaller than that of the base.
     """
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the base."""
-        return name not in self.net.names("last_layer", "head")
+        return name not in net.names("last_layer", "head")
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The base; the mean of the own head times the confidence in it; the confidence, 1 / rho^2."""
-        return {"weights": Mean(self.averaging), "head": Sum(), "confidence": Sum()}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the base; the mean of the own head times the confidence in it; the confidence, 1 / rho^2."""
+        return {"weights": Mean(), "head": Sum(), "confidence": Sum()}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from the common base and a random prior mean."""
-        return {"weights": self.shared_part(initial), "head": self._initial_prior(initial)}
+        return {
+            "weights": context.shared_part(context.initial),
+            "head": initial_prior(context, context.initial),
+        }
 
     def init_client(self, client: Client) -> State:
         """Start from the prior mean; until the client has trained, that of the server."""
-        mean = self._initial_prior(client.initial)
+        mean = initial_prior(client.context, client.initial)
         inverse = self.init_scale + math.log(-math.expm1(-self.init_scale))  # of softplus; never too large
         spread = mean.map(lambda t: torch.full_like(t, inverse))
         return {"mean": mean, "spread": spread, "trained": False}
-
-    def _initial_prior(self, initial: Params) -> Params:
-        """Return the first prior mean: standard normal numbers, the same for every process."""
-        draw = generator(self.seed, "prior mean")
-        return self.personal_part(initial).map(lambda t: torch.randn(t.shape, generator=draw).to(t))
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Renew the confidence, fit the posterior of the head, then train the base below it (Algorithm 1)."""
@@ -139,9 +137,15 @@ class PFedVEM(Method):
         """The client's own base and head right after training."""
         return {"weights": up["weights"], "head": up["head"] / up["confidence"]}
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the prior mean."""
         return {}
+
+
+def initial_prior(context: Context, initial: Params) -> Params:
+    """Return the first prior mean: standard normal numbers, the same for every process."""
+    draw = generator(context.seed, "prior mean")
+    return context.personal_part(initial).map(lambda t: torch.randn(t.shape, generator=draw).to(t))
 
 
 def variance_of(head: Mapping[str, Params], prior: Params) -> Tensor:

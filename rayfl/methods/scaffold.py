@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import above
-from rayfl.training import Client, Mean, Params, Reduction, State, Sum
+from rayfl.training import Client, Context, Mean, Params, Reduction, State, Sum
 
 
 class SCAFFOLD(Method):
@@ -30,15 +30,14 @@ class SCAFFOLD(Method):
     server_lr: Annotated[float, above(0)] = 1.0
     """Step size of the server, eta_g in the paper; constant, whatever ``training.schedule`` is."""
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """The change of the model and the change of the control (line 13)."""
-        control: Reduction = Sum() if self.averaging == "uniform" else Mean(self.averaging)
-        return {"step": Mean(self.averaging), "control": control}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return the change of the model and the change of the control (line 13)."""
+        control: Reduction = Sum() if context.averaging == "uniform" else Mean()
+        return {"step": Mean(), "control": control}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start from c = 0."""
-        return {"weights": initial, "control": initial.trainable().zeros()}
+        return {"weights": context.initial, "control": context.initial.trainable().zeros()}
 
     def init_client(self, client: Client) -> State:
         """Start from c_i = 0."""
@@ -63,15 +62,14 @@ class SCAFFOLD(Method):
         """Take the server's step (lines 16 and 17): x + eta_g mean(y_i - x), c + sum(c_i+ - c_i) / N."""
         step: Params = up["step"]
         moved = server["weights"].trainable() + self.server_lr * step.trainable()
-        parts = cohort.population if self.averaging == "uniform" else 1 / cohort.share(self.averaging)
+        parts = cohort.context.population if cohort.context.averaging == "uniform" else 1 / cohort.share
         return {
             "weights": (server["weights"] + step).merge(moved),  # BatchNorm statistics: the mean
             "control": server["control"] + up["control"] / parts,
         }
 
-    @property
-    def changes(self) -> Mapping[str, str | None]:
-        """Both uploads are changes."""
+    def changes(self, context: Context) -> Mapping[str, str | None]:
+        """Return both uploads are changes."""
         return {"step": None, "control": None}
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:

@@ -10,8 +10,7 @@ from rayfl.errors import Conflict
 from rayfl.methods.wrapper import Wrapper
 from rayfl.randomness import generator
 from rayfl.settings import above, at_least, at_most
-from rayfl.training import Client, State
-from rayfl.training.net import Net
+from rayfl.training import Client, Context, State
 
 
 class SignFlip(Wrapper):
@@ -27,22 +26,26 @@ class SignFlip(Wrapper):
     scale: Annotated[float, above(0)] = 1.0
     """Factor on the flipped change."""
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
-        """Draw the liars; refuse methods without weights to flip."""
-        super().setup(net, population, seed)
-        self.need_changes()
-        order = torch.randperm(population, generator=generator(seed, "liars"))
-        self.liars = frozenset(order[: int(self.share * population + 1e-9)].tolist())
-        if self.share and not self.liars:
+    def prepare(self, context: Context) -> Any:
+        """Refuse methods without weights to flip, and a share that nobody is."""
+        self.need_changes(context)
+        if self.share and not self.liars(context):
+            count = context.population
             raise Conflict(
-                "method.share", f"is {self.share}: of {population} clients that is none; set more, or 0"
+                "method.share", f"is {self.share}: of {count} clients that is none; set more, or 0"
             )
+        return super().prepare(context)
+
+    def liars(self, context: Context) -> frozenset[int]:
+        """Return who lies."""
+        order = torch.randperm(context.population, generator=generator(context.seed, "liars"))
+        return frozenset(order[: int(self.share * context.population + 1e-9)].tolist())
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does; lie about it."""
         up, kept = await super().local_update(client, state, down)
-        if client.id in self.liars:
-            changes = self.change_of(down, up)
+        if client.id in self.liars(client.context):
+            changes = self.change_of(client, down, up)
             flipped = {key: c.merge(-self.scale * c.trainable()) for key, c in changes.items()}
-            up = self.with_change(down, up, flipped)
+            up = self.with_change(client, down, up, flipped)
         return up, kept

@@ -10,8 +10,7 @@ import torch
 
 from rayfl.methods.wrapper import Wrapper
 from rayfl.settings import above, at_most
-from rayfl.training import Client, Params, State
-from rayfl.training.net import Net
+from rayfl.training import Client, Context, Params, State
 
 INDEX = 4
 """Bytes of a place among a net's entries."""
@@ -35,20 +34,20 @@ class TopK(Wrapper):
     error_feedback: bool = True
     """Whether clients keep what they did not send, and add it to their next change."""
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
+    def prepare(self, context: Context) -> Any:
         """Refuse methods without weights to compress."""
-        super().setup(net, population, seed)
-        self.need_changes()
+        self.need_changes(context)
+        return super().prepare(context)
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does, and send the largest entries of what is due."""
         up, kept = await super().local_update(client, state, down)
-        changes = self.change_of(down, up)
+        changes = self.change_of(client, down, up)
         due = {key: change.trainable() for key, change in changes.items()}
         if self.own in state:
             due = {key: change + state[self.own][key] for key, change in due.items()}
         sent = {key: self._largest_entries(change) for key, change in due.items()}
-        up = self.with_change(down, up, {key: changes[key].merge(sent[key]) for key in changes})
+        up = self.with_change(client, down, up, {key: changes[key].merge(sent[key]) for key in changes})
         if self.error_feedback:
             kept = {**kept, self.own: {key: due[key] - sent[key] for key in due}}
         return up, kept
@@ -58,7 +57,7 @@ class TopK(Wrapper):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count values and places of what is sent, unless all of it would be less."""
         received, sent = super().communication_bytes(client, down, up)
-        for key in self.changes.keys() & sent.keys():
+        for key in self.changes(client.context).keys() & sent.keys():
             trained = up[key].trainable()
             widths = {t.element_size() for t in trained.values()}
             sparse = (

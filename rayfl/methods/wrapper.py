@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from functools import wraps
 from inspect import isfunction
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Averaging, Method
 from rayfl.nets import Architecture
-from rayfl.training import Client, Params, State
-from rayfl.training.net import Net
+from rayfl.training import Client, Context, Params, State
 
 
 class Wrapper(Method):
@@ -26,8 +24,9 @@ class Wrapper(Method):
         class Rounded(Wrapper):
             async def local_update(self, client, state, down):
                 up, state = await super().local_update(client, state, down)
-                changes = {key: change.to(torch.bfloat16) for key, change in self.change_of(down, up).items()}
-                return self.with_change(down, up, changes), state
+                changes = self.change_of(client, down, up)
+                halved = {key: change.to(torch.bfloat16) for key, change in changes.items()}
+                return self.with_change(client, down, up, halved), state
 
     ``super()`` is the wrapped method. What a wrapper keeps with a client, it puts into the state under
     ``self.own``; the wrapped method does not see it. A wrapper knows a method by the hooks of ``Method``
@@ -45,13 +44,6 @@ class Wrapper(Method):
                 raise Conflict("method.of", f"has a {name} in it, and a {name} around it: one is enough")
             inside = inside.of
 
-    def __copy__(self) -> Self:
-        """Return a copy with a copy of the wrapped method: setting one up leaves the other alone."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.of = copy(self.of)
-        return made
-
     # ---- for wrappers
 
     @property
@@ -59,19 +51,19 @@ class Wrapper(Method):
         """The key of a client's state under which this wrapper keeps what it needs."""
         return f"of {type(self).__name__}"
 
-    def change_of(self, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
+    def change_of(self, client: Client, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
         """Return what of an upload are changes of the weights received, by upload key; see ``changes``."""
         return {
             key: up[key] if base is None else up[key] - down[base]
-            for key, base in self.changes.items()
+            for key, base in self.changes(client.context).items()
             if key in up
         }
 
     def with_change(
-        self, down: State, up: Mapping[str, Any], changes: Mapping[str, Params]
+        self, client: Client, down: State, up: Mapping[str, Any], changes: Mapping[str, Params]
     ) -> dict[str, Any]:
         """Return the upload with these changes of the weights in place of its own."""
-        bases = self.changes
+        bases = self.changes(client.context)
         return {
             **up,
             **{
@@ -80,13 +72,13 @@ class Wrapper(Method):
             },
         }
 
-    def need_changes(self) -> None:
-        """Refuse a method that uploads no weights; for the ``setup`` of wrappers that work on these.
+    def need_changes(self, context: Context) -> None:
+        """Refuse a method that uploads no weights; for ``prepare`` of wrappers that work on these.
 
         Raises:
             UserError: it does not.
         """
-        if not self.changes:
+        if not self.changes(context):
             raise Conflict(
                 "method.of",
                 f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "
@@ -107,50 +99,23 @@ class Wrapper(Method):
         """Score as the wrapped method does."""
         return await self.of.scores(client, self._state_of_wrapped(state), down, x)
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
-        """Set up the wrapped method, then this one."""
-        self.of.setup(net, population, seed)
-        super().setup(net, population, seed)
-
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Context, state: State) -> State:
         """Give what the wrapped method gives."""
-        return self.of.state_for_new_clients(self._state_of_wrapped(state))
+        return self.of.state_for_new_clients(context, self._state_of_wrapped(state))
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
         """Adapt as the wrapped method does."""
         return await self.of.adapt(client, state, down, moves)
 
     @property
-    def averaging(self) -> Averaging:
+    def averaging(self) -> Averaging:  # type: ignore[override]  # a constant of other classes
         """That of the wrapped method."""
         return self.of.averaging
-
-    @averaging.setter
-    def averaging(self, averaging: Averaging) -> None:
-        self.of.averaging = averaging  # type: ignore[misc]  # of this one, as a run has it
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds of the run."""
-        return super().rounds
-
-    @rounds.setter
-    def rounds(self, rounds: int) -> None:
-        self._rounds = self.of.rounds = rounds
 
     @property
     def architectures(self) -> Mapping[str, Architecture | str | None]:
         """Those of the wrapped method, and of this one, if it has any."""
         return {**self.of.architectures, **super().architectures}
-
-    @property
-    def nets(self) -> Mapping[str, Net]:
-        """Those of the wrapped method."""
-        return self.of.nets
-
-    @nets.setter
-    def nets(self, nets: Mapping[str, Net]) -> None:
-        self.of.nets = nets
 
     @property
     def chooses_parts(self) -> bool:

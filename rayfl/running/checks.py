@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from types import FunctionType
 from typing import Any
 
@@ -22,13 +21,14 @@ from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
 from rayfl.system.text import closest_name, counted, short_repr
 from rayfl.training import Net, Training
+from rayfl.training.context import Context
 from rayfl.training.losses import resolve_loss
 from rayfl.training.sums import Reduction
 
 
 def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
-    method = copy(plan.method)
+    method = plan.method
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
     loss = resolve_loss(plan.training.loss)
@@ -46,22 +46,22 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
     for each in _and_wrapped(method) if own else ():
         check_class(type(each))
-    nets = set_up(method, plan, data)
-    further = {method.nets[option]: net for option, net in method.architectures.items() if net}
+    nets, context = set_up(plan, data)
+    further = {context.nets[option]: net for option, net in method.architectures.items() if net}
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
         if is_own_net(net):
             try_steps(built, str(net), plan, data)
-    if not all(isinstance(each, Reduction) for each in method.uploads.values()):
+    if not all(isinstance(each, Reduction) for each in method.uploads(context).values()):
         raise BadCode(
             f"{type(method).__name__}.uploads",
-            f"is {short_repr(method.uploads)}: it must be a property that returns upload key -> Mean(), "
-            "Sum() or Gather(), as in {'weights': Mean()}",
+            f"returns {short_repr(method.uploads(context))}",
+            "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}",
         )
     for thing in (plan.training.schedule, plan.training.optimiser, loss):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
     if own or plan.finetune.epochs:
-        scores = try_scores(method, nets[0], plan, data)
+        scores = try_scores(method, context, nets[0], plan, data)
         if plan.finetune.epochs:
             plan.finetune.check(method, scores)
     _check_headline(method, protocol, data, plan.finetune)
@@ -78,8 +78,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         *([] if caution is None else [caution]),
         *_check_warmup(plan),
         *_check_validation(method, data),
-        *_check_batches(plan.training, names, nets, method.nets, data),
-        *_check_shared(method, plan),
+        *_check_batches(plan.training, names, nets, context.nets, data),
+        *_check_shared(method, plan, context),
     ]
 
 
@@ -236,9 +236,9 @@ def _last_batch(training: Training, samples: int) -> int:
     return 0 if dropped else samples % training.batch_size
 
 
-def _check_shared(method: Method, plan: Plan) -> list[str]:
+def _check_shared(method: Method, plan: Plan, context: Context) -> list[str]:
     """Warn if a method keeps a part of the net with the clients, and the net has no such part."""
-    if not method.chooses_parts or not method.shares_everything:
+    if not method.chooses_parts or context.shared != context.net.modules_of.keys():
         return []
     return [
         f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "

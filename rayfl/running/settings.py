@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -184,19 +183,17 @@ class RunSettings(Settings, place=""):
 
     def plan(self) -> Plan:
         """Return what every process of the run needs."""
-        method = copy(self.method)
-        if self.averaging is not None:
-            method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
         return Plan(
-            method=method,
+            method=self.method,
             net=self.net,
             training=self.training,
             seed=self.seed,
             engine=self.engine,
             rounds=self.rounds,
             metrics=self.metrics,
-            counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
+            counts_by=self.method.fallback if self.protocol.untrained == "fallback" else "personal",
             finetune=self.finetune,
+            averaging=self.averaging,
         )
 
     def check(self, data: FederatedData) -> list[str]:

@@ -1,7 +1,6 @@
 """A federation for tests: worker and server driven round by round, on tiny data and nets."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,9 +16,9 @@ from rayfl.engine.travel import RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
-from rayfl.methods.base import Averaging
 from rayfl.nets import Architecture, SplitNet
 from rayfl.training import State, Training
+from rayfl.training.context import Averaging
 from rayfl.training.state import take_apart
 
 InputShape = tuple[int, ...]
@@ -154,12 +153,9 @@ def start(
     **training: Any,
 ) -> Run:
     """Build a federation in float64, by default with batches of 8 and lr 0.1."""
-    method = deepcopy(method)
-    if averaging is not None:
-        method.averaging = averaging  # type: ignore[misc]
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
     engine = Inline(execution=execution, device="cpu", memory_format="contiguous")
-    plan = Plan(method, net, settings, seed, engine, rounds)
+    plan = Plan(method, net, settings, seed, engine, rounds, averaging=averaging)
     return Run(Worker(plan, data), Server(plan, data))
 
 

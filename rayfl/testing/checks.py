@@ -9,7 +9,6 @@ import inspect
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -121,9 +120,13 @@ class _Subject:
             seen.append((down, up, *found))
             return found
 
-        run.worker.method.communication_bytes = spy  # type: ignore[method-assign]
-        for cohort in SOME:
-            run.round(cohort)
+        attributes = vars(run.worker.method)  # of a method that is frozen
+        attributes["communication_bytes"] = spy
+        try:
+            for cohort in SOME:
+                run.round(cohort)
+        finally:
+            del attributes["communication_bytes"]
         return seen
 
 
@@ -181,7 +184,7 @@ def stacked_equals_loop(subject: _Subject) -> None:
 def processes_do_not_matter(subject: _Subject) -> None:
     """Two workers that share the clients, and take them in another order, give the bytes of one."""
     one, two = subject.start(), subject.start()
-    plan = replace(two.worker.plan, method=deepcopy(subject.method))
+    plan = replace(two.worker.plan, method=subject.method)
     second = Worker(plan, two.worker.data)
     for run, turns in (
         (one, ((one.worker, (0, 1)), (one.worker, (2, 3)))),
@@ -299,14 +302,14 @@ def _floats(value: Any) -> list[Tensor]:
 def declared_uploads_are_sent(subject: _Subject) -> None:
     """Every key of ``uploads`` is uploaded by some client; of numbered keys, one is enough."""
     sent = {_family(key) for _, up, *_ in subject.payloads for key in up}
-    declared = subject.start().server.method.uploads
+    declared = subject.start().server.uploads
     missing = [key for key in declared if _family(key) not in sent] if sent else []
     _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
 
 
 def means_have_their_weights(subject: _Subject) -> None:
     """The server's ``weights`` are the mean of the clients', with the declared weights."""
-    declared = subject.start().server.method.uploads.get("weights")
+    declared = subject.start().server.uploads.get("weights")
     mean: str | None = subject.intent.mean
     if mean is None and type(subject.method).aggregate is Method.aggregate and isinstance(declared, Mean):
         mean = declared.by
@@ -323,9 +326,9 @@ def means_have_their_weights(subject: _Subject) -> None:
 
 def personal_entries_stay(subject: _Subject) -> None:
     """No download and no upload has personal entries."""
-    method = subject.start().worker.method
-    intent, names = subject.intent, method.net.modules_of
-    kept = {n for n in names if n not in method._shared and not any(fnmatch(n, p) for p in intent.apart)}
+    context = subject.start().worker.context
+    intent, names = subject.intent, context.net.modules_of
+    kept = {n for n in names if n not in context.shared and not any(fnmatch(n, p) for p in intent.apart)}
     kept |= {n for n in names if any(fnmatch(n, p) for p in intent.personal)}
     for down, up, *_ in subject.payloads:
         for way, payload in (("download", down), ("upload", up)):
@@ -334,7 +337,7 @@ def personal_entries_stay(subject: _Subject) -> None:
             found = sorted(travel & kept)
             problem = f"{', '.join(found[:2])} of the net is personal, and travels in the {way}"
             meant = f"; if it should, under a key of its own, name it in the check: apart={found[:2]}"
-            _require(not found, problem + (meant if found and found[0] not in method._shared else ""))
+            _require(not found, problem + (meant if found and found[0] not in context.shared else ""))
 
 
 def bytes_are_those_of_payloads(subject: _Subject) -> None:
@@ -448,7 +451,7 @@ def ray_equals_inline(subject: _Subject) -> None:
         for engine in (Inline(), Ray(actors=2)):
             output = Path(folder) / type(engine).__name__
             Federation(
-                method=deepcopy(subject.method),
+                method=subject.method,
                 data=Synthetic(train=120, test=40, val_fraction=0.2 if subject.method.uses_validation else 0),
                 net=subject.intent.net,
                 clients=4,

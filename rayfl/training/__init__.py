@@ -1,6 +1,7 @@
 """The numeric core: weights, the one training loop, reductions, scoring."""
 
 from rayfl.training.client import Client, Fitted
+from rayfl.training.context import Context
 from rayfl.training.losses import BalancedSoftmax, CrossEntropy, Focal, Loss
 from rayfl.training.net import Batch, Net
 from rayfl.training.optimisers import SGD, Adam, AdamW, Optimiser
@@ -18,6 +19,7 @@ __all__ = [
     "Batch",
     "Client",
     "Constant",
+    "Context",
     "Cosine",
     "CrossEntropy",
     "Exponential",

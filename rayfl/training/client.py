@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rayfl.errors import BadCode, Conflict
 from rayfl.randomness import generator, seed_of
+from rayfl.training.context import Context
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.losses import resolve_loss
@@ -41,9 +42,9 @@ _NO_NETS: dict[str, Net] = {}
 class Client:
     """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
-    ``net``, ``nets``, ``loss``, ``loss_of`` and ``losses_of`` may be used inside a loss. Everything else
-    differs between clients and must be read outside and handed to ``fit`` as ``extra``: under stacked
-    execution one loss serves many clients, so reading it inside a loss raises.
+    ``net``, ``nets``, ``context``, ``loss``, ``loss_of`` and ``losses_of`` may be used inside a loss.
+    Everything else differs between clients and must be read outside and handed to ``fit`` as ``extra``: under
+    stacked execution one loss serves many clients, so reading it inside a loss raises.
 
     Args:
         id: the client's number.
@@ -57,6 +58,8 @@ class Client:
         round: the round, counted from 0.
         val: int64 [n], its validation samples; none if not given.
         nets: what the method has besides the client's net, by option.
+        rounds: how many the run has.
+        context: the facts of the run.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class Client:
         val: Tensor | None = None,
         nets: Mapping[str, Net] | None = None,
         rounds: int = 1,
+        context: Context | None = None,
     ) -> None:
         self.nets = nets or _NO_NETS
+        self._context = context
         self._normed = net.has_batch_norm or any(other.has_batch_norm for other in self.nets.values())
         if self._normed and len(indices) == 1:
             # training.bn_single=eval; otherwise the run was refused before it started
@@ -134,6 +139,20 @@ class Client:
     def round(self) -> int:
         """The round, from 0."""
         return _outside_loss(self._round, "round")
+
+    @property
+    def context(self) -> Context:
+        """The facts of the run, as the server has them."""
+        assert self._context is not None
+        return self._context
+
+    def shared_part(self, w: Params) -> Params:
+        """Return the entries that travel."""
+        return self.context.shared_part(w)
+
+    def personal_part(self, w: Params) -> Params:
+        """Return the entries that stay with the client."""
+        return self.context.personal_part(w)
 
     def random_weights(self) -> Params:
         """Draw weights from the initialisation's distribution, from a stream of this client's own."""

@@ -45,18 +45,19 @@ _LEAST_WEIGHT = 2.0**-20
 class Mean:
     """The mean over the participants, weighted by ``samples`` (n_i / sum n_j) or ``uniform`` (1 / |S|).
 
-    Any other text is the upload key of a number that every participant sends, its weight: 0 or more, of a
-    size about 1, and above 0 for one of them at least. That key is declared, too::
+    By default the ``run`` decides, by ``averaging``. Any other text is the upload key of a number that every
+    participant sends, its weight: 0 or more, of a size about 1, and above 0 for one of them at least. That
+    key is declared, too::
 
         {"weights": Mean("trust"), "trust": Sum()}
     """
 
-    by: str = "samples"
+    by: str = "run"
 
     @property
     def key(self) -> str | None:
         """The upload key of the weights, if they are uploaded."""
-        return None if self.by in ("samples", "uniform") else self.by
+        return None if self.by in ("run", "samples", "uniform") else self.by
 
 
 @dataclass(frozen=True)

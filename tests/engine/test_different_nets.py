@@ -148,7 +148,7 @@ def test_streams_of_clients_and_server() -> None:
         for who, draw in {
             "client 0": run.worker.client(0, round).generator(purpose),
             "client 1": run.worker.client(1, round).generator(purpose),
-            "server": run.server.method.generator(purpose, round),
+            "server": run.server.context.generator(purpose, round),
         }.items()
     }
     assert len(set(streams.values())) == 12

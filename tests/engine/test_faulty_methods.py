@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,8 +45,8 @@ class Diverging(FedAvg):
         self.added = added
         self.place = place
 
-    def init_server(self, initial: Any) -> State:
-        return {"weights": initial, "more": {"velocity": initial.zeros(), "number": 0.0}}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial, "more": {"velocity": context.initial.zeros(), "number": 0.0}}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         added = self.added if cohort.round == 2 else 0.0
@@ -113,8 +113,7 @@ class Uploading(FedAvg):
     def __init__(self, keys: str = "") -> None:
         self.keys = keys
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Mean(), "count": Sum(), "note": Gather()}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
@@ -203,8 +202,8 @@ def test_a_fit_that_is_not_awaited_says_so(tmp_path: Path) -> None:
 
 
 class Weights(FedAvg):
-    def init_server(self, initial: Any) -> Any:
-        return initial
+    def init_server(self, context: Any) -> Any:
+        return context.initial
 
 
 class SendsNoise(FedAvg):
@@ -219,7 +218,10 @@ class SendsChanged(FedAvg):
 
 
 class CountsRequests(FedAvg):
-    def server_metrics(self, server: State) -> Any:
+    def __init__(self) -> None:
+        """Without an ``__init__`` of its own it could not write to itself at all."""
+
+    def server_metrics(self, context: Any, server: State) -> Any:
         self.asked = True
         return {}
 
@@ -235,7 +237,7 @@ class ScoresOne(FedAvg):
 
 
 class RecordsAnything(FedAvg):
-    def server_metrics(self, server: State) -> Any:
+    def server_metrics(self, context: Any, server: State) -> Any:
         return {"large": 1e300, "whole": 10**400, "some": [1.5, -1e290, float("inf")]}
 
 
@@ -246,13 +248,9 @@ def test_figures_of_any_size_can_be_read_again(tmp_path: Path) -> None:
     assert record["not_finite"] == ["figures.some.2=inf"]
 
 
-class NoProperty(FedAvg):
-    def uploads(self) -> Any:  # type: ignore[override]
-        return {"weights": Mean()}
-
-
 class ByWord(FedAvg):
-    uploads: ClassVar[Any] = {"weights": "mean"}
+    def uploads(self, context: Any) -> Any:
+        return {"weights": "mean"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +262,6 @@ class ByWord(FedAvg):
         (CountsRequests, "server_metrics", "self.asked"),
         (ScoresClasses, "scores", "returns [2] for 'personal'"),
         (ScoresOne, "scores", "returns [1, 10] for 'personal'"),
-        (NoProperty, "uploads", "@property"),
         (ByWord, "uploads", "'mean'"),
     ],
 )
@@ -321,8 +318,7 @@ def test_a_mistake_in_an_update_is_told_in_one_line(
 
 
 class GathersLists(FedAvg):
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Mean(), "seen": Gather()}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
@@ -347,8 +343,8 @@ class CannotScoreFew(FedAvg):
 class Drawing(CannotScoreFew):
     """As above, with a draw from the global generator."""
 
-    def init_server(self, initial: Any) -> State:
-        return {**super().init_server(initial), "drawn": torch.rand(())}
+    def init_server(self, context: Any) -> State:
+        return {**super().init_server(context), "drawn": torch.rand(())}
 
 
 def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
@@ -356,7 +352,8 @@ def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     made = federation(tmp_path, CannotScoreFew(), rounds=1)
     data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0, Inline(device="cpu"))
     torch.manual_seed(0)
-    try_scores(plan.method, set_up(plan.method, plan, data)[0], plan, data)
+    nets, context = set_up(plan, data)
+    try_scores(plan.method, context, nets[0], plan, data)
     drawn = torch.rand(())
     torch.manual_seed(0)
     assert torch.equal(drawn, torch.rand(()))

@@ -24,8 +24,8 @@ class Mutual(FedAvg):
 
     meme: Architecture | str | None = None
 
-    def init_server(self, initial: Params) -> State:
-        return {"weights": self.initial_of("meme")}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial_of("meme")}
 
     def init_client(self, client: Client) -> State:
         return {"own": client.initial}
@@ -57,7 +57,7 @@ def test_the_server_has_the_second_net_and_clients_have_both() -> None:
     run = federate(Mutual(meme=TWO_LAYER), DATA, LINEAR, cohorts=1)
     assert run.server.state["weights"].keys() == {"conv.1.weight", "head.weight"}
     assert run.worker.states[0]["own"].keys() == {"head.weight"}
-    assert run.server.method.nets["meme"].module.head.in_features == 2
+    assert run.server.context.nets["meme"].module.head.in_features == 2
     x = torch.tensor([[[[1.0, 2.0]]]], dtype=torch.float64)
     w = run.server.state["weights"]
     expected = (w["head.weight"] @ w["conv.1.weight"] @ x.flatten())[None]
@@ -75,7 +75,7 @@ def test_none_is_the_net_of_the_run() -> None:
     assert not torch.equal(run.server.state["weights"]["head.weight"], run.worker.initial["head.weight"])
     again = start(TopK(of=Mutual()), ragged(), CNNB())
     assert_same(dict(again.server.state["weights"]), dict(run.server.state["weights"]))
-    assert start(FedAvg(), ragged(), CNNB()).worker.method.nets == {}
+    assert start(FedAvg(), ragged(), CNNB()).worker.context.nets == {}
 
 
 @pytest.mark.parametrize("nets", [(CNNB(), LeNet()), (LeNet(), CNNB()), (CNNB(), None)])

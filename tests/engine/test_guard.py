@@ -2,6 +2,7 @@
 
 import random
 from contextlib import nullcontext
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
 from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
-from rayfl.training import Mean, Params
+from rayfl.training import Params
 from rayfl.training.optimisers import SGD
 from tests.support.by_hand import federate, ragged
 from tests.support.federations import small
@@ -25,14 +26,16 @@ DATA = ragged()
 
 
 class Remembers(FedAvg):
+    def __init__(self) -> None:
+        """Without an ``__init__`` of its own it could not write to itself at all."""
+
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         self.last = client.id
         return await super().local_update(client, state, down)
 
 
 class Collects(FedAvg):
-    def setup(self, *arguments: Any) -> None:
-        super().setup(*arguments)
+    def __init__(self) -> None:
         self.seen = []
 
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
@@ -41,8 +44,7 @@ class Collects(FedAvg):
 
 
 class ChangesInItsList(FedAvg):
-    def setup(self, *arguments: Any) -> None:
-        super().setup(*arguments)
+    def __init__(self) -> None:
         self.kept = [torch.zeros(1), torch.zeros(1)]
 
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
@@ -51,8 +53,7 @@ class ChangesInItsList(FedAvg):
 
 
 class CountsInATensor(FedAvg):
-    def setup(self, *arguments: Any) -> None:
-        super().setup(*arguments)
+    def __init__(self) -> None:
         self.count = torch.zeros(3)
 
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
@@ -124,12 +125,6 @@ class DrawsPythons(FedAvg):
         return {"weights": (await client.fit(down["weights"], loss)).weights}, state
 
 
-class DrawsByName(FedAvg):
-    @property
-    def uploads(self) -> Any:
-        return {"weights": Mean("uniform" if random.gauss(0, 1) > 0 else "samples")}
-
-
 class NotAsync(FedAvg):
     def local_update(self, client: Any, state: Any, down: Any) -> Any:  # type: ignore[override]
         return {"weights": down["weights"]}, state
@@ -161,7 +156,6 @@ MISTAKES = [
     (DrawsInLoss, "PyTorch's global generator"),
     (NotAsync, "`async def`"),
     (DrawsPythons, "Python's global generator"),
-    (DrawsByName, "Python's global generator"),
     (ReturnsOne, "two mappings"),
     (DoesNotAwait, "0 of 1"),
 ]
@@ -186,14 +180,17 @@ class AggregatesInPlace(FedAvg):
 
 
 class CountsRounds(FedAvg):
+    def __init__(self) -> None:
+        """Without an ``__init__`` of its own it could not write to itself at all."""
+
     def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
         self.rounds_done = cohort.round
         return {**server, **up}
 
 
 class DrawsOnServer(FedAvg):
-    def init_server(self, initial: Any) -> Any:
-        return {"weights": initial.map(torch.rand_like)}
+    def init_server(self, context: Any) -> Any:
+        return {"weights": context.initial.map(torch.rand_like)}
 
 
 class ImportsInside(FedAvg):
@@ -211,8 +208,8 @@ class ReturnsWeights(FedAvg):
 class SendsNoise(FedAvg):
     """From the first aggregation on, and not while it is tried before the start."""
 
-    def init_server(self, initial: Any) -> Any:
-        return {**super().init_server(initial), "steps": 0}
+    def init_server(self, context: Any) -> Any:
+        return {**super().init_server(context), "steps": 0}
 
     def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
         return {"weights": up["weights"], "steps": server["steps"] + 1}
@@ -241,6 +238,9 @@ def test_a_mistake_on_the_server_is_refused(method: Any, call: str, word: str) -
 
 
 class ScoresWithMemory(FedAvg):
+    def __init__(self) -> None:
+        """Without an ``__init__`` of its own it could not write to itself at all."""
+
     async def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
         self.scored = len(x)
         return await super().scores(client, state, down, x)
@@ -249,6 +249,17 @@ class ScoresWithMemory(FedAvg):
 def test_scores_must_not_remember(tmp_path: Path) -> None:
     with refused(BadCode, "ScoresWithMemory.scores"):
         small(tmp_path / "run", method=ScoresWithMemory(), engine=Inline()).run()
+
+
+class WritesToItself(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        self.last = client.id
+        return await super().local_update(client, state, down)
+
+
+def test_the_options_of_a_method_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError, match="last"):
+        federate(WritesToItself(), DATA, LeNet(), 1)
 
 
 @pytest.mark.parametrize("method", [Remembers, ChangesWeights, DrawsOutside])
@@ -332,9 +343,8 @@ def test_a_generator_of_ones_own_is_none_of_it() -> None:
 class Leaving(FedAvg):
     """Its attribute is None at first."""
 
-    def setup(self, *arguments: Any) -> None:
-        super().setup(*arguments)
-        self.last = None
+    def __init__(self) -> None:
+        """Write to itself later."""
 
 
 def test_an_attribute_that_comes_or_goes_is_a_change() -> None:

@@ -25,8 +25,8 @@ Returned = tuple[dict[str, Any], State]
 class Keeps(FedAvg):
     """Server and clients keep a tensor of zeros; they send weights alone."""
 
-    def init_server(self, initial: Params) -> State:
-        return {**super().init_server(initial), "more": torch.zeros(2)}
+    def init_server(self, context: Any) -> State:
+        return {**super().init_server(context), "more": torch.zeros(2)}
 
     def init_client(self, client: Client) -> State:
         return {"own": torch.zeros(2), "round": 0}
@@ -109,13 +109,13 @@ def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], call
 
 
 class Infinite(Keeps):
-    def init_server(self, initial: Params) -> State:
-        return {**super().init_server(initial), "best": math.inf}
+    def init_server(self, context: Any) -> State:
+        return {**super().init_server(context), "best": math.inf}
 
 
 class Lists(Keeps):
-    def init_server(self, initial: Params) -> State:
-        return {**super().init_server(initial), "sizes": [3]}
+    def init_server(self, context: Any) -> State:
+        return {**super().init_server(context), "sizes": [3]}
 
 
 @pytest.mark.parametrize(("method", "word"), [(Infinite, "infinity"), (Lists, "state/sizes")])

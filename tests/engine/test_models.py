@@ -31,7 +31,7 @@ class Doubled(FedAvg):
 class Given(Ditto):
     """Ditto whose new clients get the mean of the personal models."""
 
-    def state_for_new_clients(self, state: State) -> State:
+    def state_for_new_clients(self, context: Any, state: State) -> State:
         return state
 
 

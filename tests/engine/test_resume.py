@@ -138,20 +138,19 @@ def test_losses_after_training_that_are_nan_survive(tmp_path: Path) -> None:
 class Turned(FedAvg):
     """Server and clients keep transposed matrices, with which kernels compute in another order."""
 
-    @property
-    def uploads(self) -> dict[str, Reduction]:
-        return {**super().uploads, "sum": Sum(), "all": Gather()}
+    def uploads(self, context: Any) -> dict[str, Reduction]:
+        return {**super().uploads(context), "sum": Sum(), "all": Gather()}
 
-    def init_server(self, initial: Params) -> State:
-        m = torch.randn(3, 64, generator=self.generator("m", 0))
-        return {**super().init_server(initial), "m": m, "sum": torch.zeros(()).double()}
+    def init_server(self, context: Any) -> State:
+        m = torch.randn(3, 64, generator=context.generator("m", 0))
+        return {**super().init_server(context), "m": m, "sum": torch.zeros(()).double()}
 
     def download(self, server: State) -> State:
         return {"weights": server["weights"]}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         given = torch.stack([F.linear(m.T, m.T).sum() for m in up["all"].values()]).sum()
-        m = self.turned(server["m"], self.generator("x", cohort.round))
+        m = self.turned(server["m"], cohort.context.generator("x", cohort.round))
         return {"weights": up["weights"], "m": m, "sum": (up["sum"] + given).double()}
 
     def init_client(self, client: Client) -> State:
@@ -166,7 +165,7 @@ class Turned(FedAvg):
         x = torch.randn(8, 64, generator=generator)
         return (m + 0.01 * F.linear(x, m).T @ x).T.contiguous().T
 
-    def server_metrics(self, server: State) -> dict[str, Any]:
+    def server_metrics(self, context: Any, server: State) -> dict[str, Any]:
         return {"m": server["m"].double().sum().item(), "sum": server["sum"].item()}
 
 

@@ -11,7 +11,7 @@ from rayfl import Ray, resumed
 from rayfl.callbacks.callback import Callback
 from rayfl.errors import BadCode, Conflict
 from rayfl.methods import Cohort, FedAvg
-from rayfl.training import Params, State
+from rayfl.training import State
 from tests.support.by_hand import federate, points, start
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -22,11 +22,11 @@ class Cooling(FedAvg):
 
     uses_rounds = True
 
-    def init_server(self, initial: Params) -> State:
-        return {"weights": initial, "rounds": self.rounds}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial, "rounds": context.rounds}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        share = (self.rounds - cohort.round) / self.rounds
+        share = (cohort.context.rounds - cohort.round) / cohort.context.rounds
         step = up["weights"] - server["weights"]
         return {**server, "weights": server["weights"] + share * step}
 
@@ -46,8 +46,8 @@ class Sometimes(Cooling):
     def uses_rounds(self) -> bool:
         return self.cools
 
-    def init_server(self, initial: Params) -> State:
-        return {"weights": initial}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         return super().aggregate(server, up, cohort) if self.cools else {**server, **up}
@@ -76,9 +76,9 @@ def test_the_method_sees_the_number_of_rounds() -> None:
 
 
 def test_no_method_reads_rounds_that_does_not_say_so(tmp_path: Path) -> None:
-    with refused(BadCode, "Forgetful"):
+    with refused(BadCode, "context.rounds"):
         start(Forgetful(), points([((1, 0), 0)]))
-    with refused(BadCode, "Forgetful"):
+    with refused(BadCode, "context.rounds"):
         small(tmp_path / "run", method=Forgetful()).run()
     assert not (tmp_path / "run").exists()
 

@@ -33,9 +33,9 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 class OtherShare(FedPer):
     """Keeps something else than the head."""
 
-    def shared(self, name: str, module: Any) -> bool:
+    def shared(self, net: Any, name: str, module: Any) -> bool:
         """Share the head."""
-        return not super().shared(name, module)
+        return not super().shared(net, name, module)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rayfl import Inline, Ray, resumed
 from rayfl.engine.session import BadUpdate
 from rayfl.errors import BadCode
 from rayfl.methods import Cohort, FedAvg
-from rayfl.training import Client, Mean, Params, Reduction, State, Sum
+from rayfl.training import Client, Mean, Reduction, State, Sum
 from tests.support.by_hand import federate, points
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -23,12 +23,11 @@ class Trusting(FedAvg):
 
     says: str = "third"
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Mean("trust"), "trust": Sum()}
 
-    def init_server(self, initial: Params) -> State:
-        return {"weights": initial, "trust": 0.0}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial, "trust": 0.0}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         up, state = await super().local_update(client, state, down)
@@ -42,8 +41,7 @@ class Trusting(FedAvg):
 class Careless(Trusting):
     """One that does not declare what weights its mean."""
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Mean("trust")}
 
 

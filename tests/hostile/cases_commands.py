@@ -302,7 +302,7 @@ class Divided(IID):
     def assign(self, dataset, clients, rng):
         return {}[3]
 class Bound(FedAvg):
-    def setup(self, net, population, seed):
+    def prepare(self, context):
         raise RuntimeError("bad setup")
 class Typed(FedAvg):
     def __init__(self, factor: float = 0.5) -> None:
@@ -331,7 +331,7 @@ RAISING: dict[str, tuple[type[UserError], str]] = {
     "--data own.Missing": (BadCode, "Missing.load"),
     "--data own.Made": (BadCode, "Made.__init__"),
     "--data.partition own.Divided": (BadCode, "Divided.assign"),
-    "--method own.Bound": (BadCode, "Bound.setup"),
+    "--method own.Bound": (BadCode, "Bound.prepare"),
     "--method broken.Method": (
         BadCode,
         "broken.py:1",

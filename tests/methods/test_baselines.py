@@ -39,6 +39,7 @@ from rayfl.methods import (
 from rayfl.nets import CNNB, FedAvgCNN, LeNet
 from rayfl.training import Constant, Params, noise
 from tests.support.by_hand import assert_same, federate, points, ragged, start
+from tests.support.nets import make_context, smooth_net
 from tests.support.refusals import refused
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
@@ -99,8 +100,8 @@ def test_feddyn_pulls_to_the_received_model():
 class FedAvgWithMomentum(FedAvg):
     """FedAvg whose server has a momentum of 1, after Nesterov."""
 
-    def init_server(self, initial):
-        return {"weights": initial, "velocity": initial.trainable().zeros()}
+    def init_server(self, context):
+        return {"weights": context.initial, "velocity": context.initial.trainable().zeros()}
 
     def download(self, server):
         return {"weights": server["weights"]}
@@ -369,9 +370,10 @@ def test_fedheal():
     def w(*values):
         return Params({"w": torch.tensor(values, dtype=torch.float64)}, frozenset({"w"}))
 
-    server = method.init_server(w(0.0, 0.0))
+    context = make_context(smooth_net(), method, population=2, initial=w(0.0, 0.0))
+    server = method.init_server(context)
     server = method.aggregate(
-        server, {"weights": {0: w(1.0, -1.0), 1: w(3.0, 1.0)}}, Cohort((0, 1), (1, 1), 2, 0, 2)
+        server, {"weights": {0: w(1.0, -1.0), 1: w(3.0, 1.0)}}, Cohort((0, 1), (1, 1), 0, 2, context)
     )
     sizes = [math.sqrt(2), math.sqrt(10)]
     delta = [size / sum(sizes) / 2 for size in sizes]
@@ -380,7 +382,7 @@ def test_fedheal():
     torch.testing.assert_close(server["weights"]["w"].tolist(), x, rtol=0, atol=1e-12)
 
     up = {0: w(x[0] - 1, x[1] - 1), 1: w(x[0] + 1, x[1] + 1)}
-    after = method.aggregate(server, {"weights": up}, Cohort((0, 1), (1, 1), 2, 1, 2))
+    after = method.aggregate(server, {"weights": up}, Cohort((0, 1), (1, 1), 1, 2, context))
     sizes = [1, math.sqrt(2)]
     delta = [d / 2 + size / sum(sizes) / 2 for d, size in zip(delta, sizes)]
     p = [before + d for before, d in zip(p, delta)]
@@ -388,7 +390,7 @@ def test_fedheal():
     torch.testing.assert_close(after["weights"]["w"].tolist(), x, rtol=0, atol=1e-12)
     assert after["history"][0]["w"].tolist() == [0.5, 0.0]
     assert after["history"][1]["w"].tolist() == [1.0, 1.0]
-    assert method.server_metrics(after)["p"] == pytest.approx([v / sum(p) for v in p])
+    assert method.server_metrics(context, after)["p"] == pytest.approx([v / sum(p) for v in p])
     assert server["history"][0]["w"].tolist() == [1.0, 0.0]  # what was handed in stays
 
 
@@ -396,9 +398,10 @@ def test_fedheal_weighs_newcomers_by_the_size_of_their_round():
     """Two of eight clients in round 0, four others in round 1: their weights start at 1/2 and at 1/4."""
     method = FedHEAL(tau=0.5, beta=0.0)
     one = Params({"w": torch.ones(1, dtype=torch.float64)}, frozenset({"w"}))
-    server = method.init_server(one)
+    context = make_context(smooth_net(), method, population=8, initial=one)
+    server = method.init_server(context)
     for round, ids in enumerate([(0, 1), (2, 3, 4, 5)]):
-        cohort = Cohort(ids, (1,) * len(ids), 8, round, 8)
+        cohort = Cohort(ids, (1,) * len(ids), round, 8, context)
         server = method.aggregate(server, {"weights": dict.fromkeys(ids, one)}, cohort)
     assert server["p"] == dict.fromkeys([0, 1], 1 / 2) | dict.fromkeys([2, 3, 4, 5], 1 / 4)
 
@@ -427,7 +430,7 @@ def test_fedcp(monkeypatch):
     Round 0: the own head steps from 0 to (1/4, 0), the global one is frozen at 0, and the server gets half
     of their sum, (1/8, 0). Round 1: the logits are 1/2 (1/4 + 1/8) = 3/16, the own head's step s(-3/8) / 2.
     """
-    monkeypatch.setattr(FedCP, "_initial_policy", lambda self, initial: policy_of_zeros())
+    monkeypatch.setattr(fedcp, "initial_policy", lambda seed, initial: policy_of_zeros())
     monkeypatch.setattr(fedcp, "gumbel_noise", lambda key, count, like: torch.zeros(count, 2, 2).to(like))
     run = federate(FedCP(), ONE, cohorts=2, lr=1.0)
     assert_row(head(run.clients[0][0]["head"]), [1 / 4, 0])
@@ -560,7 +563,7 @@ def test_pfedvem_weighs_means_by_confidence():
         return Params({"head.weight": torch.tensor([value])}, frozenset({"head.weight"}))
 
     up = {"weights": w(0.0), "head": w(2 / 0.5) + w(5 / 2), "confidence": torch.tensor(1 / 0.5 + 1 / 2)}
-    cohort = Cohort((0, 1), (1, 1), 2, 0, 2)
+    cohort = Cohort((0, 1), (1, 1), 0, 2, make_context(smooth_net(), population=2))
     server = PFedVEM(beta=0.5).aggregate({"weights": w(0.0), "head": w(1.0)}, up, cohort)
     assert server["head"]["head.weight"].item() == pytest.approx((1.0 + 6.5 / 2.5) / 2)
 
@@ -614,7 +617,7 @@ def test_lgfedavg_shares_the_last_tensors():
 
 
 class LGFedAvgWithoutSharedLayers(LGFedAvg):
-    def shared(self, name, module):
+    def shared(self, net, name, module):
         return False
 
 
@@ -749,23 +752,23 @@ def test_feddgga(center, round, a):
     1 again; models are 1 and 5.
     """
     method = FedDGGA(center=center)
-    method.population, method.rounds = 3, 4
+    context = make_context(smooth_net(), method, population=3, rounds=4, initial=numbers(0.0))
     up = {"weights": {0: numbers(1.0), 1: numbers(5.0)}, "gap": gaps({0: 0.2, 1: -0.1})}
-    before = method.init_server(numbers(0.0))
-    server = method.aggregate(before, up, Cohort((0, 1), (1, 1), 3, round, 3))
+    before = method.init_server(context)
+    server = method.aggregate(before, up, Cohort((0, 1), (1, 1), round, 3, context))
     a = [v / sum(a) for v in a]
     assert server["a"].tolist() == pytest.approx(a, abs=1e-12)
     assert server["weights"]["w"].item() == pytest.approx((a[0] + 5 * a[1]) / (a[0] + a[1]), abs=1e-12)
-    assert method.server_metrics(server)["a"] == server["a"].tolist()
+    assert method.server_metrics(context, server)["a"] == server["a"].tolist()
     assert before["a"].tolist() == [1 / 3] * 3
 
 
 def test_feddgga_takes_uniform_weights_where_all_are_0():
     method = FedDGGA(step=1.0)
-    method.population, method.rounds = 2, 4
+    context = make_context(smooth_net(), method, population=2, rounds=4)
     server = {"weights": numbers(0.0), "a": torch.tensor([0.0, 1.0], dtype=torch.float64)}
     up = {"weights": {0: numbers(3.0)}, "gap": gaps({0: -1.0})}
-    after = method.aggregate(server, up, Cohort((0,), (1,), 2, 0, 2))
+    after = method.aggregate(server, up, Cohort((0,), (1,), 0, 2, context))
     assert (after["a"].tolist(), after["weights"]["w"].item()) == ([0.0, 1.0], 3.0)
 
 
@@ -775,10 +778,12 @@ def test_feddgga_measures_the_gap_of_the_received_model():
     assert run.clients[0][0]["badness"].item() == pytest.approx(-math.log(s(1)), abs=1e-12)
     seen = []
     aggregate = run.server.method.aggregate
-    run.server.method.aggregate = lambda server, up, cohort: (
-        seen.append(up["gap"]),
-        aggregate(server, up, cohort),
-    )[1]
+
+    def spy(server, up, cohort):
+        seen.append(up["gap"])
+        return aggregate(server, up, cohort)
+
+    object.__setattr__(run.server.method, "aggregate", spy)
     run.round([0, 1])
     gap = math.log(s(1)) - math.log(s(1 / 2))
     assert [seen[0][i].item() for i in (0, 1)] == pytest.approx([gap, gap], abs=1e-12)
@@ -830,7 +835,7 @@ def test_fml_by_labels_alone_is_local_training_beside_fedavg():
 def test_fml_with_a_meme_of_another_net(execution):
     """Private models of two nets, whose features differ in size, around one meme."""
     run = federate(FML(meme=LeNet()), DATA, [CNNB(), FedAvgCNN()], 2, execution=execution)
-    assert run.server.state["weights"].keys() == run.worker.method.nets["meme"].initial(0).keys()
+    assert run.server.state["weights"].keys() == run.worker.context.nets["meme"].initial(0).keys()
     assert run.worker.states[0]["own"].keys() != run.worker.states[1]["own"].keys()
     x = torch.tensor(DATA.dataset.inputs[:4]).double()
     assert torch.equal(run.scores(0, x)["global"], run.scores(1, x)["global"])

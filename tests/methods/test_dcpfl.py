@@ -1,6 +1,7 @@
 """DC-PFL: rounds worked out by hand, and the statistics, virtual features and calibration by numbers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from rayfl.methods.dcpfl import (
     unpack_symmetric,
 )
 from rayfl.nets import CNNB, LeNet
+from rayfl.randomness import generator
 from rayfl.training.sums import combine
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
@@ -103,20 +105,22 @@ def test_the_server_takes_its_steps_client_by_client(steps):
         ends.append(head.detach())
     assert (ends[0] - ends[1]).abs().max() > 1e-3
 
-    method = start(DCPFL(server_lr=0.5, server_steps=steps, calibrate=False), PAIR, TWO_LAYER).server.method
+    server = start(DCPFL(server_lr=0.5, server_steps=steps, calibrate=False), PAIR, TWO_LAYER).server
+    method = server.method
     up = {}
     for k, (means, classes) in enumerate(sent):
         counts = torch.ones(len(classes), dtype=torch.int64)
         mean = torch.tensor(means, dtype=torch.float64)
         up[k] = {"classes": torch.tensor(classes), "counts": counts, "mean": mean}
     orders = {}
-    for method.seed in (3, 4):
+    for seed in (3, 4):
+        context = replace(server.context, seed=seed, initial=server.context.net.initial(0))
         for round in range(12):
-            server = method.init_server(method.net.initial(0))
-            head = method.aggregate(server, {"means": up}, Cohort((0, 1), (1, 3), 2, round, 4))["head"]
+            cohort = Cohort((0, 1), (1, 3), round, 4, context)
+            head = method.aggregate(method.init_server(context), {"means": up}, cohort)["head"]
             which = [bool((head["head.weight"] - end).abs().max() < 1e-12) for end in ends]
             assert sum(which) == 1
-            orders.setdefault(method.seed, []).append(which[0])
+            orders.setdefault(seed, []).append(which[0])
     assert all(len(set(found)) == 2 for found in orders.values())
     assert orders[3] != orders[4]
 
@@ -139,7 +143,7 @@ def statistics_of_a_round(method, net=NET, data=DATA):
     run = start(method, data, net)
     everyone = range(len(data.clients))
     parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
-    pooled = pool_statistics(combine(run.worker.method.uploads, [parts]))
+    pooled = pool_statistics(combine(run.worker.uploads, [parts]))
     found = []
     for i in everyone:
         x, y = run.worker.examples.batch(torch.tensor(data.clients[i].train))
@@ -253,7 +257,7 @@ def made_up(*classes):
 def test_virtual_features_have_the_moments_of_their_class():
     """Virtual features have mean and covariance of their class."""
     method = start(DCPFL(num_virtual=40_000), PAIR, TWO_LAYER).server.method
-    z, y = method.virtual_features(made_up((0, 300), (3, 99), (7, 1)), 0)
+    z, y = method.virtual_features(made_up((0, 300), (3, 99), (7, 1)), generator(0, "virtual", 0))
     assert torch.bincount(y).tolist() == [30_000, 0, 0, 9_900, 0, 0, 0, 100]
     for c in (0, 3):
         mine = z[y == c]
@@ -262,15 +266,15 @@ def test_virtual_features_have_the_moments_of_their_class():
         line = mine @ torch.tensor([1.0, -2, 0], dtype=torch.float64)  # where the covariance is singular
         close(line, torch.full_like(line, -float(c)), 1e-10)
     assert torch.equal(z[y == 7], torch.full((100, 3), 7.0, dtype=torch.float64))
-    other, _ = method.virtual_features(made_up((0, 300), (3, 99), (7, 1)), 1)
+    other, _ = method.virtual_features(made_up((0, 300), (3, 99), (7, 1)), generator(0, "virtual", 1))
     assert not torch.equal(z, other)  # drawn anew in each round
 
 
 def test_virtual_features_can_be_clamped():
     free, clamped = (
-        start(DCPFL(clamp_virtual=clamp), PAIR, TWO_LAYER).server.method.virtual_features(made_up((1, 9)), 0)[
-            0
-        ]
+        start(DCPFL(clamp_virtual=clamp), PAIR, TWO_LAYER).server.method.virtual_features(
+            made_up((1, 9)), generator(0, "virtual", 0)
+        )[0]
         for clamp in (False, True)
     )
     assert free.min() < 0
@@ -286,7 +290,9 @@ def test_calibration_is_gradient_descent_on_virtual_features(options, steps):
     fixed = {"num_virtual": 50, "calib_batch": 50, "calib_lr": 0.2, "absent": "reuse"}
     run = federate(DCPFL(**fixed, **options), DATA, LeNet(), 1)
     uncalibrated = federate(DCPFL(calibrate=False), DATA, LeNet(), 1).server.state["head"]
-    z, y = run.server.method.virtual_features(run.server.state["statistics"], 0)
+    z, y = run.server.method.virtual_features(
+        run.server.state["statistics"], run.server.context.generator("virtual", 0)
+    )
     head = torch.nn.Linear(84, 4).double()
     head.weight.data, head.bias.data = uncalibrated["head.weight"].clone(), uncalibrated["head.bias"].clone()
     optimiser = torch.optim.SGD(head.parameters(), 0.2)
@@ -308,7 +314,7 @@ def test_calibration_is_gradient_descent_on_virtual_features(options, steps):
     ],
 )
 def test_batches_of_the_calibration(monkeypatch, options, sizes):
-    run = start(DCPFL(num_virtual=10, calib_batch=4, **options), PAIR, TWO_LAYER)
+    run = start(DCPFL(num_virtual=10, calib_batch=4, calib_lr=0.5, **options), PAIR, TWO_LAYER)
     method, seen = run.server.method, []
 
     def step(net, head, z, y, lr, masked=None):
@@ -316,7 +322,6 @@ def test_batches_of_the_calibration(monkeypatch, options, sizes):
             seen.append(z)
         return head
 
-    method.calib_lr = 0.5
     monkeypatch.setattr(dcpfl, "head_step", step)
     run.round([0, 1])
     assert [len(z) for z in seen] == sizes
@@ -349,7 +354,7 @@ def test_absent_classes_can_be_drawn_from_what_was_last_known():
     assert torch.equal(after[0]["covariance"], before[0]["covariance"])
     assert not torch.equal(after[1]["covariance"], before[1]["covariance"])
     assert after[1]["count"] < before[1]["count"]
-    _, y = run.server.method.virtual_features(after, 1)
+    _, y = run.server.method.virtual_features(after, generator(0, "virtual", 1))
     assert (y == 0).any()
     skipping = federate(DCPFL(), DATA, LeNet(), [everyone, [0]])
     assert "statistics" not in skipping.server.state

@@ -19,11 +19,13 @@ from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
+from rayfl.methods.fdse.method import trainable_units
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
 from rayfl.training import Batch, Net, Params
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import small
+from tests.support.nets import make_context
 from tests.support.refusals import refused
 
 DATA = ragged()
@@ -343,7 +345,7 @@ class Shared(PartlyPersonal):
 
     averaging = "uniform"
 
-    def shared(self, name, module):
+    def shared(self, net, name, module):
         return ".dse_" not in name
 
 
@@ -393,7 +395,9 @@ def test_measuring_changes_nothing():
         parts = [run.server.state[key] for run in runs]
         for a, b in zip(*([p] if isinstance(p, Params) else p.values() for p in parts)):
             assert_same(dict(a), dict(b))
-    assert "regulariser/share" not in runs[0].worker.method.server_metrics(runs[0].server.state)
+    assert "regulariser/share" not in runs[0].worker.method.server_metrics(
+        runs[0].worker.context, runs[0].server.state
+    )
 
 
 def test_only_the_regulariser_of_the_code_acts():
@@ -401,7 +405,7 @@ def test_only_the_regulariser_of_the_code_acts():
     shares = {}
     for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
         run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)
-        found = run.worker.method.server_metrics(run.server.state)["regulariser/share"]
+        found = run.worker.method.server_metrics(run.worker.context, run.server.state)["regulariser/share"]
         shares[tuple(options.values())] = sum(found) / 4
     paper, corrected, code = shares.values()
     assert paper < corrected / 10 < code
@@ -445,7 +449,7 @@ def uploads_of_a_round(run, cohort):
         seen.update(up)
         return aggregate(server, up, cohort)
 
-    run.server.method.aggregate = spy
+    object.__setattr__(run.server.method, "aggregate", spy)
     run.round(cohort)
     return seen
 
@@ -460,7 +464,7 @@ def test_no_client_is_opposed_in_a_round():
     old = run.server.state["weights"]
     finished = uploads_of_a_round(run, [0, 1, 2, 3])["weights"]
     new = run.server.state["weights"]
-    figures = run.server.method.server_metrics(run.server.state)
+    figures = run.server.method.server_metrics(run.server.context, run.server.state)
     units = {name.removeprefix("u/") for name in figures if name.startswith("u/")}
     assert units == {"conv.0", "fc.0", "head"}
     for unit in units:
@@ -482,7 +486,10 @@ def test_units_of_the_consensus(unit):
     run = federate(FDSE(unit=unit), DATA, NET, [[0, 1]], **SETTINGS)
     old = run.server.state["weights"]
     sent = uploads_of_a_round(run, [0, 1])["weights"].values()
-    figures, new = run.server.method.server_metrics(run.server.state), run.server.state["weights"]
+    figures, new = (
+        run.server.method.server_metrics(run.server.context, run.server.state),
+        run.server.state["weights"],
+    )
     tensors = {f"{block}.{part}" for block in ("conv.0", "fc.0") for part in DFE}
     units = tensors | {"head.weight", "head.bias"} if unit == "tensor" else {"conv.0", "fc.0", "head"}
     assert {name for name in figures if name.startswith("norm/")} == {f"norm/{name}" for name in units}
@@ -501,7 +508,7 @@ def test_units_of_the_attention(attn_unit):
     tau = 0.01
     run = federate(FDSE(tau=tau, attn_unit=attn_unit), DATA, NET, [[0, 1]], **SETTINGS)
     first, second = uploads_of_a_round(run, [0, 1])["dse"].values()
-    figures = run.server.method.server_metrics(run.server.state)
+    figures = run.server.method.server_metrics(run.server.context, run.server.state)
     units = {block: [f"{block}.{part}" for part in DSE] for block in ("conv.0", "fc.0")}
     if attn_unit == "tensor":
         units = {name: [name] for names in units.values() for name in names}
@@ -522,7 +529,7 @@ def test_recorded_weights_are_those_that_clients_give_themselves():
     q = torch.nn.functional.normalize(torch.stack([w["fc.0.dse_bn.bias"] for w in sent]))
     weights = (q @ q.T / 0.5).exp()
     weights /= weights.sum(1, keepdim=True)
-    recorded = run.server.method.server_metrics(run.server.state)["self/fc.0.dse_bn.bias"]
+    recorded = run.server.method.server_metrics(run.server.context, run.server.state)["self/fc.0.dse_bn.bias"]
     assert recorded == pytest.approx(weights.diagonal().tolist())
     assert weights[0].tolist() != pytest.approx(recorded, abs=0.01)
 
@@ -540,28 +547,27 @@ def test_a_client_that_is_not_sampled_keeps_its_mixture():
 
 def test_units_and_numbers_of_fdse_alexnet():
     """8 units by block, 37 by tensor; traffic and state as in the paper's model."""
-    method = FDSE()
     net = Net(lambda: build(FDSEAlexNet(), (3, 64, 64), 10))
-    method.setup(net, 4, 0)
-    w = net.initial(0)
-    shared, own = method.shared_part(w), method.personal_part(w)
-    assert len(method._trainable_units(shared, "block")) == 8
-    assert len(method._trainable_units(shared, "tensor")) == 37
-    assert len(method._trainable_units(own, "tensor")) == 7 * 3
+    context = make_context(net, FDSE())
+    w, blocks = net.initial(0), context.prepared.names
+    shared, own = context.shared_part(w), context.personal_part(w)
+    assert len(trainable_units(shared, "block", blocks)) == 8
+    assert len(trainable_units(shared, "tensor", blocks)) == 37
+    assert len(trainable_units(own, "tensor", blocks)) == 7 * 3
     assert shared.trainable().numel() == 6_498_602
     assert shared.numel() + own.trainable().numel() == 6_508_010 + 6_400
     assert own.numel() - own.trainable().numel() == 3_200
 
 
 def test_layers_outside_blocks_are_units_of_their_own():
-    method = FDSE()
     net = Net(lambda: build(DSEViT(patch=8, depth=1), (3, 16, 16), 10))
-    method.setup(net, 4, 0)
-    units = method._trainable_units(method.shared_part(net.initial(0)), "block")
+    context = make_context(net, FDSE())
+    shared = context.shared_part(net.initial(0))
+    units = trainable_units(shared, "block", context.prepared.names)
     assert units["head"] == ["head.weight", "head.bias"]
     assert units["conv.tokens"] == ["conv.tokens.first", "conv.tokens.positions"]
     assert "conv.block1.forth.last" in units
-    assert sum(map(len, units.values())) == len(method.shared_part(net.initial(0)).train_names)
+    assert sum(map(len, units.values())) == len(shared.train_names)
 
 
 def test_a_net_without_dse_blocks_is_refused():
@@ -589,8 +595,8 @@ def test_figures_are_recorded(tmp_path):
 def test_means_do_not_gather():
     """Without consensus and attention nothing needs the single client's upload."""
     method = FDSE(consensus=False, attention="mean", share_every=0)
-    assert {type(r).__name__ for key, r in method.uploads.items() if key != "share"} == {"Mean"}
     run = federate(method, DATA, NET, 2)
+    assert {type(r).__name__ for key, r in run.server.uploads.items() if key != "share"} == {"Mean"}
     assert set(run.results[1].up) == {"weights", "dse"}
     assert run.results[1].down["dse"] == run.results[1].up["dse"]
 

@@ -26,6 +26,7 @@ from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
 from rayfl.training.loop import run_loop
 from tests.support.by_hand import assert_same, federate, points, ragged, start
+from tests.support.nets import make_context
 from tests.support.refusals import refused
 
 DATA = ragged()
@@ -80,7 +81,7 @@ def test_joint_step():
     generic, individual = extractors(run)
     assert_close(generic, [[1 + 2 * u * first, 2 * u * first], [0, 1]])
     assert_close(individual, [[1, 0], [2 * v * second, 1 + 2 * v * second]])
-    before, after = (run.worker.method.server_metrics(state) for state in run.servers)
+    before, after = (run.worker.method.server_metrics(run.worker.context, state) for state in run.servers)
     assert before == {"individual_loss": pytest.approx(math.log(2)), "overlap": 0, "dead_rounds": 1}
     assert after == {
         "individual_loss": pytest.approx(math.log1p(math.exp(-2 * v))),
@@ -103,7 +104,8 @@ def test_regulariser_between_features_that_are_not_projected(options):
     run = federate(FediOS(lam=0.3, basis="identity", **options), ONE, TWO_LAYER, cohorts=1, lr=1.0)
     for extractor in extractors(run):
         assert_close(extractor, torch.eye(2, dtype=torch.float64) - 0.3 * matrix(J))
-    assert run.worker.method.server_metrics(run.server.state)["overlap"] == pytest.approx(2)
+    figures = run.worker.method.server_metrics(run.worker.context, run.server.state)
+    assert figures["overlap"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_alternating_schedule():
     assert_close(generic, one + q * matrix(J))
     assert_close(individual, one + (q + q / 2 + 2 * s(-2 * logit) * h) * matrix(J))
     loss = (math.log1p(math.exp(-2)) + math.log1p(math.exp(-2 * logit))) / 2
-    assert run.worker.method.server_metrics(run.server.state) == {
+    assert run.worker.method.server_metrics(run.worker.context, run.server.state) == {
         "individual_loss": pytest.approx(loss, abs=1e-12),
         "dead_rounds": 0,
     }
@@ -190,7 +192,7 @@ def test_alternating_leaves_personal_columns_of_the_head():
     """Alternating schedule leaves the personal columns of the head alone."""
     run = federate(FediOS(schedule="alternating"), DATA, LeNet(), 2)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
-    bases = [run.worker.method.subspace_bases(i, moved) for i in range(4)]
+    bases = [run.worker.context.prepared.bases(i, moved) for i in range(4)]
     assert (moved @ bases[0]["generic"]).norm() > 1e-3
     assert all((moved @ b["individual"]).norm() < 1e-12 for b in bases)
 
@@ -204,9 +206,8 @@ def wide(d):
 
 
 def bases_of(method, d, clients, seed=3):
-    method.setup(wide(d), clients, seed)
-    like = torch.zeros((), dtype=torch.float64)
-    each = [method.subspace_bases(i, like) for i in range(clients)]
+    subspaces = make_context(wide(d), method, clients, seed).prepared
+    each = [subspaces.bases(i, torch.zeros((), dtype=torch.float64)) for i in range(clients)]
     return [each[0]["generic"], *(b["individual"] for b in each)]
 
 
@@ -257,7 +258,7 @@ def test_the_uniform_basis_takes_most_of_positive_features():
 def test_every_process_draws_the_same_projections():
     """Every process draws the same projections and none travel."""
     runs = [start(FediOS(), DATA, CNNB()) for _ in range(2)]
-    one, other = (run.worker.method.subspace_bases(2, run.worker.initial["head.weight"]) for run in runs)
+    one, other = (run.worker.context.prepared.bases(2, run.worker.initial["head.weight"]) for run in runs)
     assert all(torch.equal(one[kind], other[kind]) for kind in ("generic", "individual"))
     assert set(runs[0].server.download([0])[0]) == {"weights"}
 
@@ -297,9 +298,9 @@ def test_reuse_of_lines_for_many_clients():
 )
 def test_what_does_not_fit_is_refused(options, d, words):
     with refused(Conflict, "method.rank") as caught:
-        FediOS(**options).setup(wide(d), 5, 0)
+        make_context(wide(d), FediOS(**options), 5)
     assert words in str(caught.value)
-    FediOS(**options, projections=False).setup(wide(d), 5, 0)
+    make_context(wide(d), FediOS(**options, projections=False), 5)
 
 
 def test_the_refusal_comes_before_anything_starts(tmp_path):
@@ -324,7 +325,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
     off, on = (federate(FediOS(lam=lam, basis=basis), DATA, CNNB(), 2, **SETTINGS) for lam in (0.0, 50.0))
     assert_same(on.values(), off.values())
     for state in on.servers:
-        assert on.worker.method.server_metrics(state)["overlap"] < 1e-13
+        assert on.worker.method.server_metrics(on.worker.context, state)["overlap"] < 1e-13
 
 
 @pytest.mark.parametrize(
@@ -333,7 +334,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
 def test_its_variants_are_not(options):
     off, on = (federate(FediOS(lam=lam, **options), DATA, CNNB(), 1) for lam in (0.0, 0.05))
     assert (on.server.state["weights"] - off.server.state["weights"]).norm() > 1e-4
-    assert on.worker.method.server_metrics(on.server.state)["overlap"] > 1e-3
+    assert on.worker.method.server_metrics(on.worker.context, on.server.state)["overlap"] > 1e-3
 
 
 @pytest.mark.parametrize("basis", ["qr", "uniform", "identity"])
@@ -359,7 +360,7 @@ def test_a_client_changes_the_head_in_two_subspaces_only():
     run = federate(FediOS(rank=10), DATA, LeNet(), [[2]])
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     generic, *own = (
-        run.worker.method.subspace_bases(i, moved)[k]
+        run.worker.context.prepared.bases(i, moved)[k]
         for i, k in [(0, "generic"), *((i, "individual") for i in range(4))]
     )
     assert (moved @ generic).norm() > 1e-3
@@ -409,11 +410,11 @@ def test_only_the_generic_subspace_without_individual_ones():
     """Without individual extractors only the generic subspace is used."""
     run = federate(FediOS(individual_extractor=False), DATA, LeNet(), 1)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
-    assert_close(project_onto(moved, run.worker.method.subspace_bases(0, moved)["generic"]), moved)
+    assert_close(project_onto(moved, run.worker.context.prepared.bases(0, moved)["generic"]), moved)
     scores = run.scores(0, torch.tensor(DATA.dataset.inputs[:4]).double())
     assert set(scores) == {"personal", "global", "generic"}
     assert all(torch.equal(score, scores["global"]) for score in scores.values())
-    assert run.worker.method.server_metrics(run.server.state) == {}
+    assert run.worker.method.server_metrics(run.worker.context, run.server.state) == {}
 
 
 def test_an_unsampled_client_keeps_its_extractor():
@@ -422,7 +423,7 @@ def test_an_unsampled_client_keeps_its_extractor():
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.dataset.inputs[:4]).double()
     w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.worker.net.eval
-    bases = run.worker.method.subspace_bases(0, w["head.weight"])
+    bases = run.worker.context.prepared.bases(0, w["head.weight"])
     mixed = 0.5 * project_onto(net.features(w, x), bases["generic"]) + 0.5 * project_onto(
         net.features(own, x), bases["individual"]
     )
@@ -443,12 +444,14 @@ def test_individual_extractors_start_as_copies():
 def test_rounds_of_silent_individual_extractors_are_counted():
     """CE(H phi^p) within 0.01 of ln C: now, and in the rounds before without a break."""
     method, weights = FediOS(), Params({"head.weight": torch.zeros(5, 2)}, frozenset({"head.weight"}))
-    state = method.init_server(weights)
+    context = make_context(wide(64), method, population=1, initial=weights)
+    state = method.init_server(context)
     dead = []
     for distance in (0.009, -0.009, 0.011, 0.0, -0.011):
         figures = {"individual_loss": math.log(5) + distance, "overlap": 0.0}
-        state = method.aggregate(state, {"weights": weights, "figures": figures}, Cohort((0,), (1,), 1, 0, 1))
-        dead.append(method.server_metrics(state)["dead_rounds"])
+        cohort = Cohort((0,), (1,), 0, 1, context)
+        state = method.aggregate(state, {"weights": weights, "figures": figures}, cohort)
+        dead.append(method.server_metrics(context, state)["dead_rounds"])
     assert dead == [1, 2, 0, 1, 0]
 
 
@@ -459,7 +462,7 @@ def test_a_large_raw_regulariser_kills_the_extractor():
         federate(FediOS(lam=10.0, ortho_reg_on=on), data, LeNet(), 5, epochs=4, lr=0.05)
         for on in ("raw", "cos")
     )
-    figures = [run.worker.method.server_metrics(run.server.state) for run in (raw, cos)]
+    figures = [run.worker.method.server_metrics(run.worker.context, run.server.state) for run in (raw, cos)]
     assert [f["dead_rounds"] for f in figures] == [5, 0]
     assert "dead: in the last 5 rounds" in FediOS().warning(figures[0])
     assert FediOS().warning(figures[1]) is None
@@ -488,8 +491,9 @@ def test_figures_are_means_over_the_cohort_and_no_traffic():
     assert set(run.results[0].up) == {"weights"}
     alone = [federate(FediOS(projections=False), ragged([12, 30]), CNNB(), [[i]]) for i in (0, 1)]
     for name in ("individual_loss", "overlap"):
-        mean = sum(r.worker.method.server_metrics(r.server.state)[name] for r in alone) / 2
-        assert run.worker.method.server_metrics(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
+        mean = sum(r.worker.method.server_metrics(r.worker.context, r.server.state)[name] for r in alone) / 2
+        found = run.worker.method.server_metrics(run.worker.context, run.server.state)[name]
+        assert found == pytest.approx(mean, rel=1e-9)
 
 
 def test_it_learns_with_both_schedules():

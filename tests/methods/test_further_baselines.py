@@ -57,6 +57,7 @@ from tests.methods.test_baselines import (
 )
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import small
+from tests.support.nets import make_context, smooth_net
 from tests.support.refusals import refused
 
 
@@ -134,10 +135,8 @@ def test_fedkd_with_all_energy_loses_nothing(monkeypatch):
 
 def test_fedkd_sends_more_from_round_to_round():
     method = FedKD(T_start=0.5, T_end=0.9)
-    method.rounds = 5
-    assert [method._energy_share(t) for t in (0, 2, 4)] == pytest.approx([0.5, 0.7, 0.9])
-    method.rounds = 1
-    assert method._energy_share(0) == 0.5
+    assert [method._energy_share(t, 5) for t in (0, 2, 4)] == pytest.approx([0.5, 0.7, 0.9])
+    assert method._energy_share(0, 1) == 0.5
 
 
 def test_fedkd_of_models_that_are_sure_stays_finite():
@@ -205,7 +204,8 @@ def test_partialfed_loads_the_first_or_the_last_layers():
         run = federate(
             PartialFed(mode=mode), PAIR, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0, epochs=1
         )
-        chosen = run.worker.method._chosen_model(run.clients[0][0], run.servers[0]["weights"])
+        worker, received = run.worker, run.servers[0]["weights"]
+        chosen = worker.method._chosen_model(worker.context, run.clients[0][0], received)
         assert torch.equal(chosen[loaded], run.servers[0]["weights"][loaded])
         assert torch.equal(chosen[kept], run.clients[0][0]["own"][kept])
 
@@ -237,15 +237,16 @@ def test_partialfed_learns_its_logits():
     )
     assert run.worker.states[0]["kept"].tolist() == [1.0]
     known = {"kept": [1.0], "kept_by": [1.0], "kept head": [1.0]}
-    assert run.worker.method.server_metrics(run.server.state) == known
+    assert run.worker.method.server_metrics(run.worker.context, run.server.state) == known
 
 
 def test_partialfed_records_which_layers_each_client_has_kept():
     """BatchNorm counts with the layer before it; clients are in the order of their numbers."""
-    method = start(PartialFed(), DATA, CNNB()).worker.method
+    worker = start(PartialFed(), DATA, CNNB()).worker
+    method = worker.method
     kept = {1: torch.tensor([0.0, 0, 1, 0, 1]), 3: torch.tensor([0.0, 1, 1, 0, 0])}
     server = method.aggregate({}, {"weights": "mean", "kept": kept}, run_cohort((1, 3), (1, 1)))
-    assert method.server_metrics(server) == {
+    assert method.server_metrics(worker.context, server) == {
         "kept": [0, 0.5, 1, 0, 0.5],
         "kept_by": [2, 2],
         "kept conv.0": [0, 0],
@@ -376,7 +377,7 @@ def test_partialfed_that_has_collapsed_is_local_training():
     run, alone = (federate(m, PAIR, cohorts=3, lr=1.0) for m in (PartialFed(), Local()))
     for i in (0, 1):
         assert_same(dict(run.worker.states[i]["own"]), dict(alone.worker.states[i]["weights"]))
-    metrics = [run.worker.method.server_metrics(server) for server in run.servers]
+    metrics = [run.worker.method.server_metrics(run.worker.context, server) for server in run.servers]
     assert [m["kept head"] for m in metrics] == [[0, 0], [1, 1], [1, 1]]
     assert "has collapsed to Local" in run.worker.method.warning(metrics[-1])
 
@@ -613,7 +614,7 @@ def test_fedfa_takes_variances_over_clients():
 
 
 def run_cohort(ids, samples):
-    return Cohort(ids=ids, samples=samples, population=4, round=0, population_samples=sum(samples))
+    return Cohort(ids, samples, 0, sum(samples), make_context(smooth_net()))
 
 
 def test_fedfa_as_in_the_public_code():

@@ -32,7 +32,7 @@ SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 
 
 class FedPerWithoutPersonalLayers(FedPer):
-    def shared(self, name, module):
+    def shared(self, net, name, module):
         return True
 
 

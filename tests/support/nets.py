@@ -1,6 +1,7 @@
 """Small smooth nets, random images and clients, in float64, where two ways to compute agree to rounding."""
 
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from rayfl.data import TRAIN, Dataset
 from rayfl.nets import SplitNet
 from rayfl.randomness import numpy_generator
-from rayfl.training import Client, Net, Training
+from rayfl.training import Client, Context, Net, Training
 from rayfl.training.examples import Examples
 
 SHAPE = (2, 6, 6)
@@ -104,3 +105,22 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 Update = Coroutine[Any, Any, Any]
+
+
+def make_context(
+    net: Net, method: Any = None, population: int = 4, seed: int = 0, rounds: int = 1, **facts: Any
+) -> Context:
+    """Return the facts of a run with this net, prepared for a method if there is one."""
+    modules = net.modules_of.items()
+    shared = frozenset(n for n, m in modules if method is None or method.shared(net, n, m))
+    averaging = "samples" if method is None else method.averaging
+    known = {
+        "initial": net.initial(seed),
+        "averaging": averaging,
+        "nets": {},
+        "nets_differ": False,
+        "total_rounds": rounds,
+        **facts,
+    }
+    context = Context(net=net, shared=shared, population=population, seed=seed, **known)
+    return context if method is None else replace(context, prepared=method.prepare(context))

@@ -82,8 +82,8 @@ class Idle(FedAvg):
 
 
 class ForgetsSeed(FedAvg):
-    def init_server(self, initial: Params) -> State:
-        return {"weights": initial.map(lambda t: torch.full_like(t, 0.1))}
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial.map(lambda t: torch.full_like(t, 0.1))}
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         w = (await client.fit(down["weights"], client.loss, batch_size=0, epochs=1)).weights
@@ -160,18 +160,17 @@ class PullsWrongly(FedProx):
 
 
 class SharesNorms(FedBN):
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Any, name: str, module: nn.Module) -> bool:
         return True
 
 
 class PersonalTravels(FedPer):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         up, state = await super().local_update(client, state, down)
-        return {**up, "head": self.personal_part(client.initial)}, state
+        return {**up, "head": client.personal_part(client.initial)}, state
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        return {**super().uploads, "head": Gather()}
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        return {**super().uploads(context), "head": Gather()}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         return {**server, "weights": up["weights"]}
@@ -183,8 +182,7 @@ class WrongBytes(FedAvg):
 
 
 class ForgetsWeights(FedAvg):
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Gather()}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
@@ -193,8 +191,7 @@ class ForgetsWeights(FedAvg):
 
 
 class NeverSends(FedAvg):
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Mean(), "count": Sum()}
 
 
@@ -253,15 +250,14 @@ class Clustered(Method):
     clusters: Annotated[int, at_least(1)] = 2
     views = ("personal",)
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {f"{part}{k}": Sum() for part in ("sum", "samples") for k in range(self.clusters)}
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Any) -> State:
         models = {}
         for k in range(self.clusters):
-            draw = self.generator(f"cluster {k}", 0)
-            models[f"model{k}"] = initial.map(partial(shifted, draw))
+            draw = context.generator(f"cluster {k}", 0)
+            models[f"model{k}"] = context.initial.map(partial(shifted, draw))
         return models
 
     def download(self, server: State) -> State:
@@ -296,7 +292,7 @@ class TunedAtTheEnd(FedAvg):
         w = down["weights"]
         body = Params(w.tensors, w.train_names - client.net.names("last_layer", "head"))
         sent = w.merge((await client.fit(body, client.loss)).weights)
-        if client.round == self.rounds - 1:
+        if client.round == client.context.rounds - 1:
             state = {"own": (await client.fit(sent, client.loss)).weights}
         return {"weights": sent}, state
 
@@ -310,8 +306,7 @@ class QFedAvg(Method):
     q: Annotated[float, at_least(0)] = 1.0
     lr: Annotated[float, above(0)] = 0.05
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"delta": Sum(), "h": Sum()}
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:

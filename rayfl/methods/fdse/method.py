@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,15 @@ from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
 from rayfl.settings import above, at_least, below
-from rayfl.training import SGD, Batch, Client, Gather, Mean, Net, Params, Reduction, State
+from rayfl.training import SGD, Batch, Client, Context, Gather, Mean, Net, Params, Reduction, State
+
+
+class Blocks(NamedTuple):
+    """The DSE blocks of the net: their names, their BatchNorm layers of the DFE, and their regulariser."""
+
+    names: list[str]
+    norms: list[str]
+    consistency: Consistency
 
 
 class FDSE(PartlyPersonal):
@@ -66,30 +74,28 @@ class FDSE(PartlyPersonal):
     moves anything.
     """
 
-    def setup(self, net: Net, population: int, seed: int) -> None:
+    def prepare(self, context: Context) -> Blocks:
         """Find the DSE blocks."""
-        self._blocks = list(dse_blocks(net.module))
-        if not self._blocks:
+        names = list(dse_blocks(context.net.module))
+        if not names:
             raise Conflict(
                 "net",
                 "has none of FDSE's blocks: choose FDSEAlexNet, DSECNN (small images), DSEResNet50 or DSEViT",
             )
-        self._norms = [f"{block}.dfe_bn" for block in self._blocks]
-        self._consistency = Consistency(len(self._blocks), self.beta, self.gamma, self.reg, self.ema_init)
-        super().setup(net, population, seed)
+        consistency = Consistency(len(names), self.beta, self.gamma, self.reg, self.ema_init)
+        return Blocks(names, [f"{name}.dfe_bn" for name in names], consistency)
 
     # ---- what is exchanged
 
-    def shared(self, name: str, module: nn.Module) -> bool:
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share everything but the DSE: ``dse_conv`` and ``dse_bn`` of every block."""
-        return not any(name.startswith((f"{b}.dse_conv.", f"{b}.dse_bn.")) for b in self._blocks)
+        return not any(name.startswith((f"{b}.dse_conv.", f"{b}.dse_bn.")) for b in dse_blocks(net.module))
 
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """DFE and head with their statistics, the DSE's parameters, and a measurement."""
-        each: dict[str, Reduction] = {"weights": Gather() if self.consensus else Mean(self.averaging)}
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return dFE and head with their statistics, the DSE's parameters, and a measurement."""
+        each: dict[str, Reduction] = {"weights": Gather() if self.consensus else Mean()}
         if self.attention:
-            each["dse"] = Mean(self.averaging) if self.attention == "mean" else Gather()
+            each["dse"] = Mean() if self.attention == "mean" else Gather()
         return {**each, "share": Gather()}
 
     def communication_bytes(
@@ -100,9 +106,9 @@ class FDSE(PartlyPersonal):
 
     # ---- server
 
-    def init_server(self, initial: Params) -> State:
+    def init_server(self, context: Context) -> State:
         """Start without any client's DSE: clients have the initial one."""
-        return {"weights": self.shared_part(initial), "dse": {}, "figures": {}}
+        return {"weights": context.shared_part(context.initial), "dse": {}, "figures": {}}
 
     def download(self, server: State) -> State:
         """Send DFE and head, and the mean DSE where there is one."""
@@ -121,7 +127,7 @@ class FDSE(PartlyPersonal):
         if self.consensus:
             weights, figures = self._consensus_step(server["weights"], list(up["weights"].values()), cohort)
         if self.attention is True:
-            mixed, selves = self._mix_dses(dse)
+            mixed, selves = self._mix_dses(dse, cohort.context.prepared.names)
             dse = dict(sorted({**server["dse"], **mixed}.items()))
             figures |= selves
         if "share" in up:
@@ -132,20 +138,22 @@ class FDSE(PartlyPersonal):
         self, old: Params, new: Sequence[Params], cohort: Cohort
     ) -> tuple[Params, dict[str, Tensor]]:
         """Return weights after the step of eq. 8, with averaged statistics, and what there is to record."""
-        counts = cohort.samples if self.averaging == "samples" else [1] * len(new)
+        counts = cohort.samples if cohort.context.averaging == "samples" else [1] * len(new)
         tensors = {n: counted_mean([w[n] for w in new], counts) for n in old if n not in old.train_names}
         figures: dict[str, Tensor] = {}
-        for unit, names in self._trainable_units(old, self.unit).items():
+        for unit, names in trainable_units(old, self.unit, cohort.context.prepared.names).items():
             step = minimum_norm_step(old, new, names)
             tensors |= step.tensors
             figures |= {f"norm/{unit}": step.norms, f"u/{unit}": step.shares}
         return Params({name: tensors[name] for name in old}, old.train_names), figures
 
-    def _mix_dses(self, dse: Mapping[int, Params]) -> tuple[dict[int, Params], dict[str, Tensor]]:
+    def _mix_dses(
+        self, dse: Mapping[int, Params], blocks: Sequence[str]
+    ) -> tuple[dict[int, Params], dict[str, Tensor]]:
         """Return each client's mixture (eq. 9), and the weights that clients give themselves."""
         mixed = list(dse.values())
         figures: dict[str, Tensor] = {}
-        for unit, names in self._trainable_units(mixed[0], self.attn_unit).items():
+        for unit, names in trainable_units(mixed[0], self.attn_unit, blocks).items():
             rows, attention = mix_by_similarity(
                 [w.select(names.__contains__) for w in dse.values()], self.tau
             )
@@ -153,15 +161,7 @@ class FDSE(PartlyPersonal):
             figures[f"self/{unit}"] = attention.diagonal().clone()
         return dict(zip(dse, mixed)), figures
 
-    def _trainable_units(self, w: Params, kind: Literal["block", "tensor"]) -> dict[str, list[str]]:
-        """Return unit -> its trainable entries: DSE blocks and other layers, or single tensors."""
-        units: dict[str, list[str]] = {}
-        for name in (n for n in w if n in w.train_names):
-            block = next((b for b in self._blocks if name.startswith(f"{b}.")), name.rpartition(".")[0])
-            units.setdefault(block if kind == "block" else name, []).append(name)
-        return units
-
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Return, per unit and client, norms, u and self-weights, and the regulariser's share."""
         return {name: values.tolist() for name, values in server["figures"].items()}
 
@@ -174,29 +174,30 @@ class FDSE(PartlyPersonal):
         if self.lam == 0 or client.round == 0:
             w = (await client.fit(w, client.loss, phase="local")).weights
         else:
-            net, targets = client.net, self._consistency.global_statistics(down["weights"], self._norms)
+            net, (_, norms, consistency) = client.net, client.context.prepared
+            targets = consistency.global_statistics(down["weights"], norms)
 
             def both_terms(
                 w: dict[str, Params], batch: Batch, targets: list[Tensor]
             ) -> tuple[Tensor, Tensor]:
-                scores, inputs = net.watch(w["net"], batch.x, self._norms)
-                con = self._consistency.loss(inputs, w["seen"], targets)
+                scores, inputs = net.watch(w["net"], batch.x, norms)
+                con = consistency.loss(inputs, w["seen"], targets)
                 return client.loss_of(scores, batch), self.lam * con
 
             def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
-                own_task, consistency = both_terms(w, batch, targets)
-                return own_task + consistency
+                own_task, con = both_terms(w, batch, targets)
+                return own_task + con
 
-            start = {"net": w, "seen": self._consistency.initial_estimates(targets)}
+            start = {"net": w, "seen": consistency.initial_estimates(targets)}
             if self.share_every and (client.round - 1) % self.share_every == 0:
                 up["share"] = float(
                     await client.total(ratio_of_gradients(both_terms), start, targets, batches=1)
                 )
             w = (await client.fit(start, loss, targets, phase="local")).weights["net"]
-        own = self.personal_part(w)
+        own = client.personal_part(w)
         if self.attention:
             up["dse"] = own.trainable()
-        return {"weights": self.shared_part(w), **up}, {"own": own}
+        return {"weights": client.shared_part(w), **up}, {"own": own}
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
         """Draw the statistics of an unseen domain to the global ones by its DSE alone (Algorithm 3).
@@ -205,17 +206,18 @@ class FDSE(PartlyPersonal):
         part in it: weight decay alone would move the DSE much further than L_con does.
         """
         w = self._whole_model(state, down)
-        own = self.personal_part(w)
-        net = client.net.training_only([f"{block}.dse_bn" for block in self._blocks])
-        targets = self._consistency.global_statistics(w, self._norms)
+        own = client.personal_part(w)
+        blocks, norms, consistency = client.context.prepared
+        net = client.net.training_only([f"{block}.dse_bn" for block in blocks])
+        targets = consistency.global_statistics(w, norms)
 
         def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
-            inputs = net.watch(w["net"], batch.x, self._norms)[1]
-            return self._consistency.loss(inputs, w["seen"], targets)
+            inputs = net.watch(w["net"], batch.x, norms)[1]
+            return consistency.loss(inputs, w["seen"], targets)
 
         start = {
             "net": Params(w.tensors, own.train_names),
-            "seen": self._consistency.initial_estimates(targets),
+            "seen": consistency.initial_estimates(targets),
         }
         lr = self.unseen_lr if moves else 0.0
         fitted = await client.fit(
@@ -239,3 +241,14 @@ class FDSE(PartlyPersonal):
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the client's own model."""
         return {"personal": await client.eval(self._whole_model(state, down), x)}
+
+
+def trainable_units(
+    w: Params, kind: Literal["block", "tensor"], blocks: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return unit -> its trainable entries: DSE blocks and other layers, or single tensors."""
+    units: dict[str, list[str]] = {}
+    for name in (n for n in w if n in w.train_names):
+        block = next((b for b in blocks if name.startswith(f"{b}.")), name.rpartition(".")[0])
+        units.setdefault(block if kind == "block" else name, []).append(name)
+    return units

@@ -149,13 +149,13 @@ def option(name: str, value: Any) -> Change:
     """Return what gives an option another value than the form has."""
 
     def changed(original: Any) -> Any:
-        def setup(self: Any, *given: Any) -> Any:
-            setattr(self, name, value)
-            return original(self, *given)
+        def set_up(plan: Any, data: Any) -> Any:
+            object.__setattr__(plan.method, name, value)
+            return original(plan, data)
 
-        return setup
+        return set_up
 
-    return put("methods.base:Method.setup", changed)
+    return put("engine.worker:set_up", changed)
 
 
 def other_mean(name: str) -> Change:

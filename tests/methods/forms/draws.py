@@ -38,8 +38,7 @@ def mapping(run: Run, world: World, client: int, *_: int) -> Tensor:
 
 def server_order(run: Run, world: World, client: int, round: int, *_: int) -> Tensor:
     """Return the order of FedGH's server."""
-    method = run.server.method
-    return torch.randperm(len(world.cohorts[round]), generator=method.generator("order", round))
+    return torch.randperm(len(world.cohorts[round]), generator=run.server.context.generator("order", round))
 
 
 def basis(run: Run, *_: Any) -> Tensor:
@@ -71,7 +70,7 @@ def gumbel_layers(run: Run, world: World, client: int, round: int, fit: int, ste
 
 def prior(run: Run, *_: Any) -> Tensor:
     """Return pFedVEM's first mean, the bias last."""
-    found = run.server.method.init_server(run.worker.client(0, 0).initial)["head"]
+    found = run.server.method.init_server(run.server.context)["head"]
     return torch.column_stack([found["head.weight"], found["head.bias"]])
 
 
@@ -99,7 +98,7 @@ def virtual(run: Run, world: World, _: int, round: int, *__: int) -> Tensor:
 
 def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> Tensor:
     """Return the order of DC-PFL's virtual features in an epoch."""
-    order = run.server.method.generator("calibration", round)
+    order = run.server.context.generator("calibration", round)
     return [torch.randperm(run.server.method.num_virtual, generator=order) for _ in range(epoch + 1)][-1]
 
 
@@ -133,5 +132,5 @@ def features(run: Run, world: World, client: int, round: int, fit: int, step: in
 def at_test(run: Run, *_: Any) -> Tensor:
     """Return the noise of FedSR's scores."""
     method, z = run.worker.method, run.worker.net.module.head.in_features
-    key = torch.tensor(seed_of(method.seed, "features at evaluation"))
+    key = torch.tensor(seed_of(run.worker.context.seed, "features at evaluation"))
     return torch.stack([noise.normal(noise.split(key, k), (z,)) for k in range(method.test_samples)]).double()

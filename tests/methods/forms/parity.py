@@ -303,7 +303,10 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[S
                 policy.register_parameter(key, nn.Parameter(value.clone()))
             return policy
         if case.own.get(name):
-            initial, module = worker.method.initial_of(name), Plain(*parts(dataset.shape, dataset.classes, 4))
+            initial, module = (
+                worker.context.initial_of(name),
+                Plain(*parts(dataset.shape, dataset.classes, 4)),
+            )
         else:
             initial = client.net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
             own = not isinstance(case.net, str)  # of which a form takes the entries alone

@@ -1,0 +1,84 @@
+"""What a method may know of the run: with a client as on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from rayfl.errors import BadCode
+from rayfl.randomness import generator
+from rayfl.training.net import Cut, Net
+from rayfl.training.params import Params
+from rayfl.training.sums import Mean, Reduction
+
+Averaging = Literal["samples", "uniform"]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The facts of a run, the same in all its processes.
+
+    Attributes:
+        net: the net, or the first one where clients have different nets.
+        initial: its initial weights, the same for every client with this net.
+        shared: the names of its entries that travel, as ``Method.shared`` decides.
+        population: the number of all clients, N.
+        seed: the run's seed, for randomness that client and server have in common.
+        averaging: how means are weighted that do not say it themselves.
+        nets: the method's further nets, by option.
+        nets_differ: whether clients have different nets.
+        total_rounds: how many rounds the run has; None where the method does not say that it ``uses_rounds``.
+        prepared: what ``Method.prepare`` has returned.
+    """
+
+    net: Net
+    initial: Params
+    shared: frozenset[str]
+    population: int
+    seed: int
+    averaging: Averaging
+    nets: Mapping[str, Net]
+    nets_differ: bool
+    total_rounds: int | None
+    prepared: Any = None
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of the run, in methods with ``uses_rounds``."""
+        if self.total_rounds is None:
+            raise BadCode(
+                "context.rounds",
+                "is read by the method: set uses_rounds = True in its class, so that no run of it is resumed "
+                "with another number of rounds",
+            )
+        return self.total_rounds
+
+    def shared_part(self, w: Params) -> Params:
+        """Return the entries that travel."""
+        return w.select(self.shared.__contains__)
+
+    def personal_part(self, w: Params) -> Params:
+        """Return the entries that stay with the client."""
+        return w.select(lambda name: name not in self.shared)
+
+    def head_part(self, w: Params, cut: Cut = "last_layer") -> Params:
+        """Return the entries of the head: of the last linear layer, or of all that follows the flatten."""
+        return w.select(self.net.names(cut, "head").__contains__)
+
+    def initial_of(self, option: str) -> Params:
+        """Return the initial weights of a further net, from a stream of its own."""
+        return self.nets[option].initial(self.seed, 0, 1 + [*self.nets].index(option))
+
+    def generator(self, purpose: str, round: int) -> torch.Generator:
+        """Return a fresh CPU generator of the server's for what it draws in a round."""
+        return generator(self.seed, f"server {purpose}", round)
+
+    def reductions(self, uploads: Mapping[str, Reduction]) -> dict[str, Reduction]:
+        """Return how uploads are combined: means that do not say it are weighted as the run's."""
+        return {
+            key: replace(how, by=self.averaging) if isinstance(how, Mean) and how.by == "run" else how
+            for key, how in uploads.items()
+        }
