@@ -16,6 +16,7 @@ from rayfl.data import FederatedData
 from rayfl.errors import Shortage
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
+from rayfl.methods.base import further_nets
 from rayfl.nets import Architecture, Module
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
@@ -200,7 +201,7 @@ class Plan:
     @property
     def import_paths(self) -> list[str]:
         """The import paths of nets, metrics and the loss in the plan."""
-        nets = (*self.nets, *self.method.architectures.values())
+        nets = (*self.nets, *further_nets(self.method).values())
         names = [
             *self.metrics,
             self.training.loss,
@@ -211,7 +212,7 @@ class Plan:
     @property
     def depends_on_total_rounds(self) -> bool:
         """Whether a round depends on the total number of rounds: such a run cannot be made longer."""
-        return self.method.uses_rounds or self.training.schedule.uses_rounds
+        return self.method.facts.uses_rounds or self.training.schedule.uses_rounds
 
 
 SERVER = -1

@@ -35,6 +35,7 @@ class Server:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.engine.threads)
         self.method = plan.method
+        self._per_client = self.method.overrides("download_for")
         _, self.context = set_up(plan, data)
         self.uploads = self.context.reductions(self.method.uploads(self.context))
         self._samples = data.counts("train")[: data.seen]
@@ -51,14 +52,14 @@ class Server:
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
-        hook = "download" if self.method.one_download else "download_for"
+        hook = "download_for" if self._per_client else "download"
         with guard_call(self.method, CPU, hook, "on the server"):
             return self.build_download(ids)
 
     @exits_as_errors()
     def build_download(self, ids: Sequence[int]) -> Download:
         """Return what ``download`` does, without a guard: an export traces this, and cannot trace a guard."""
-        each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
+        each = {i: self.method.download_for(self.state, i) for i in ids} if self._per_client else {}
         return Download(self.method.download(self.state), each)
 
     @exits_as_errors()
@@ -87,7 +88,7 @@ class Server:
             left_out = bad.union(*(result.idle for result in results))
             ids = sorted(i for result in results for i in result.ids if i not in left_out)
             self.step(self.build_cohort(ids, round), *ends[:sums])
-        return self.download(()) if self.method.one_download else None, None
+        return None if self._per_client else self.download(()), None
 
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""

@@ -75,7 +75,7 @@ class Session:
         self.workers = workers
         self.system_metrics = SystemMetrics()
         self._pace = Pace(data.counts("train"))
-        self._one_download = plan.method.one_download
+        self._one_download = not plan.method.overrides("download_for")
         self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
@@ -144,8 +144,8 @@ class Session:
         result.sort()
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
-            caution = self.plan.method.caution(self.plan.training, self.data)
-            raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, caution))
+            warning = self.plan.method.warning(self.plan.training, self.data, {})
+            raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, warning))
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.owner_of and i not in result.bad)
         self._stateless |= {*result.ids} - result.bad.keys()
@@ -465,11 +465,11 @@ class Session:
         self.workers.close()
 
 
-def _bad_update_text(round: int, bad: dict[int, str], caution: str | None) -> str:
+def _bad_update_text(round: int, bad: dict[int, str], warning: str | None) -> str:
     first, *others = sorted(bad)
     more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
     return (
         f"in round {round}: {bad[first]}{more}. The run stops, with its records and checkpoints "
         "intact. on_bad_update=drop leaves such updates out; where training has diverged, try a smaller "
-        f"training.lr or training.clip{'' if caution is None else f'. Beware: {caution}'}"
+        f"training.lr or training.clip{'' if warning is None else f'. Beware: {warning}'}"
     )

@@ -17,6 +17,8 @@ from rayfl.engine.travel import Download, check_state, check_views
 from rayfl.errors import BadCode, UserError, error_context
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
+from rayfl.methods.base import further_nets
+from rayfl.methods.checks import check_nets
 from rayfl.nets import Architecture, build
 from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
@@ -49,9 +51,9 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
         if name not in nets:
             nets[name] = _build_net(net, plan, data.dataset, like)
     if len(nets) > 1:
-        method.check_nets(nets)
+        check_nets(method, nets)
     further: dict[str, Net] = {}
-    for option, further_net in method.architectures.items():
+    for option, further_net in further_nets(method).items():
         name = names[0] if further_net is None else str(further_net)
         with error_context(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
@@ -62,10 +64,10 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
         shared=frozenset(n for n, module in first.modules_of.items() if method.shared(first, n, module)),
         population=data.seen,
         seed=plan.seed,
-        averaging=plan.averaging or method.averaging,
+        averaging=plan.averaging or method.facts.averaging,
         nets=further,
         nets_differ=len(nets) > 1,
-        total_rounds=plan.rounds if method.uses_rounds else None,
+        total_rounds=plan.rounds if method.facts.uses_rounds else None,
     )
     return [nets[name] for name in names], replace(context, prepared=method.prepare(context))
 

@@ -375,7 +375,7 @@ class Worker:
         elif i in self.states:
             del self.states[i]
         if context.score_splits:
-            predict = self._predict(client, state, self.method.trained(one.down, up))
+            predict = self._predict(client, state, self.method.trained(client, one.down, up))
             result.scores |= self._score({i: predict}, context.round, context.score_splits)
 
     def _expected_spec(self, one: _ClientUpdate) -> StateSpec:
@@ -481,7 +481,7 @@ class Worker:
             keys = {
                 i: seed_of(self.plan.seed, "augmented validation", i, round) for i in samples if augmented
             }
-            without = self.method.views_without_loss
+            without = self.method.facts.without_loss
             scores = score_clients(predicts, samples, self.examples, shared, without, keys, self._measures)
             for i, views in scores.items():
                 found[i][split] = views
@@ -577,7 +577,7 @@ class Worker:
             own = self._client_download(download, i)
             client = self.client(i, round)
             states = {"unseen": self._state_or_initial({}, client, mean)}
-            if self.method.adapts:
+            if self.method.overrides("adapt"):
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self.client(i, round, unlabelled=True)
                     update = self.method.adapt(new, states["unseen"], own, moves)

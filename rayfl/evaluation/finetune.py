@@ -102,7 +102,7 @@ async def finetune_model(
 
     def scores() -> Tensor | None:
         found = answer_at_once(method.scores(client, state, down, x))[view]
-        return None if view in method.views_without_loss else found
+        return None if view in method.facts.without_loss else found
 
     if (found := only_net(nets, scores, x)) is None:
         return _through_scores(settings, method, client, state, down, view)

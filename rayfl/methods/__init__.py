@@ -1,7 +1,7 @@
 """Federated methods, one file each."""
 
 from rayfl.methods.apfl import APFL
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.methods.copa import COPA
 from rayfl.methods.dcpfl import DCPFL
 from rayfl.methods.ditto import Ditto
@@ -47,4 +47,4 @@ METHODS: dict[str, type[Method]] = {
 }
 """The other methods that come with rayfl, by name: those imported above."""
 
-__all__ = ["METHODS", "WRAPPERS", "Cohort", "Method", "Wrapper", *METHODS, *WRAPPERS]
+__all__ = ["METHODS", "WRAPPERS", "Cohort", "Facts", "Method", "Wrapper", *METHODS, *WRAPPERS]

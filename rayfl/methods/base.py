@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
-from rayfl.errors import Conflict
 from rayfl.nets import Architecture
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of
@@ -25,6 +24,10 @@ from rayfl.training.sums import Mean, Reduction, payload_bytes
 def _union_types(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the type itself if it is no union."""
     return get_args(kind) or (kind,)
+
+
+Metrics = Mapping[str, float | list[float]]
+"""Numbers of the server's state by name; a list has one for each client, say."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,38 @@ class Cohort:
         return sum(self.samples) / self.population_samples
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the engine, the checks before a run and ``rayfl.testing`` need to know of a method.
+
+    Attributes:
+        averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. A run may
+            set another.
+        nets: what the clients' nets must have in common: all (``equal``), the size of their features, the
+            inputs of the last layer (``equal_features``), or nothing (``any``). Of different nets, only
+            entries that are alike in all of them have a mean; see ``Method.shared``.
+        validation: ``needed`` where every client that trains must have validation data, for
+            ``client.total(..., split="val")``; ``preferred`` where the method goes by a client's training
+            data if it has none, of which a run warns.
+        works_with: settings of ``training`` with which alone the method's formulas hold, or without which
+            they would be ignored; other values are refused. ``SGD`` stands for every optimiser that is
+            linear. A method that reads ``Fitted.effective_steps`` needs
+            ``{"optimiser": "SGD", "optimiser_state": "fresh"}``.
+        uses_rounds: whether the method reads ``context.rounds``, for a schedule over the run, say. Such a run
+            cannot be resumed with another number of rounds.
+        without_loss: views whose scores are not logits.
+        unchecked: checks of ``rayfl.testing`` that do not hold for the method -> why.
+    """
+
+    averaging: Averaging = "samples"
+    nets: Literal["equal", "equal_features", "any"] = "equal"
+    validation: Literal["unused", "preferred", "needed"] = "unused"
+    works_with: Mapping[str, str | float] = field(default_factory=dict)
+    uses_rounds: bool = False
+    without_loss: frozenset[str] = frozenset()
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+
+
 class Method(Settings, ABC, place="method"):
     """Base of all methods: override what differs from FedAvg, which is no more than this::
 
@@ -72,29 +107,10 @@ class Method(Settings, ABC, place="method"):
 
     What a class annotates are its options; see :mod:`rayfl.settings`. One of type ``Architecture | str |
     None`` is a further net: it is built for the data, and is ``nets[option]`` of the context and of clients.
-
-    Attributes:
-        averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
-            default of the class; a run may set another.
-        heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
-        uses_validation: whether every client that trains needs validation data, for
-            ``client.total(..., split="val")``; a run without them is refused.
-        prefers_validation: whether the method goes by a client's validation data, and by its training data
-            where it has none; a run warns of such clients.
-        works_with: settings of ``training`` with which alone the method's formulas hold, or without which
-            they would be ignored; other values are refused. ``SGD`` stands for every optimiser that is
-            linear. A method that reads ``Fitted.effective_steps`` needs
-            ``{"optimiser": "SGD", "optimiser_state": "fresh"}``.
-        uses_rounds: whether the method reads ``context.rounds``, for a schedule over the run, say. Such a run
-            cannot be resumed with another number of rounds.
     """
 
-    averaging: ClassVar[Averaging] = "samples"
-    heterogeneous: ClassVar[bool] = False
-    uses_validation: ClassVar[bool] = False
-    prefers_validation: ClassVar[bool] = False
-    uses_rounds: ClassVar[bool] = False
-    works_with: ClassVar[Mapping[str, str | float]] = {}
+    facts: ClassVar[Facts] = Facts()
+    """What the method declares; a property where it depends on the options."""
 
     # ---- must
 
@@ -185,22 +201,6 @@ class Method(Settings, ABC, place="method"):
         Called before any process is started, and then once in each.
         """
 
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse clients with different nets where the method cannot work with these.
-
-        Called before ``prepare``, where there are at least two.
-
-        Args:
-            nets: name -> net.
-        """
-        if not self.heterogeneous:
-            raise Conflict(
-                "net",
-                f"names {len(nets)}: {', '.join(nets)}, and {type(self).__name__} combines weights of the "
-                "clients' nets, so that all need the same",
-                "Give one net, or choose a method for different ones",
-            )
-
     def download(self, server: State) -> State:
         """Return what every client of a round receives."""
         return server
@@ -209,9 +209,16 @@ class Method(Settings, ABC, place="method"):
         """Return what one client receives in addition, by keys that ``download`` does not use."""
         return {}
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """Return ``down`` with the client's own upload in place: what it predicts with after training."""
-        return {**down, **{key: value for key, value in up.items() if key in down}}
+    def trained(self, client: Client, down: State, up: Mapping[str, Any]) -> State:
+        """Return ``down`` with the client's own upload in place, as ``uploads`` say: what it predicts with
+        right after training.
+        """
+        own = dict(down)
+        for key, how in self.uploads(client.context).items():
+            base = how.base(key)
+            if key in up and base in down:
+                own[base] = down[base] + up[key] if how.adds_to else up[key]
+        return own
 
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
@@ -226,23 +233,17 @@ class Method(Settings, ABC, place="method"):
         """Return numbers of the server's state to be recorded every round, such as weights of clients."""
         return {}
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
-        """Return a warning before a run of which these settings or data make something else than is meant.
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
+        """Return a warning if a run makes something else of the method than is meant.
+
+        Asked before the run, without metrics, and at its end, with those of the last round.
 
         Args:
             training: how clients train.
             data: all clients' data.
+            metrics: what ``server_metrics`` returns.
         """
         return None
-
-    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
-        """Return a warning if the metrics at a run's end say that a part of the method did nothing."""
-        return None
-
-    @property
-    def views_without_loss(self) -> frozenset[str]:
-        """Views whose scores are not logits."""
-        return frozenset()
 
     def state_for_new_clients(self, context: Context, state: State) -> State:
         """Return what of a client's state serves new clients, who start from the uniform mean of these."""
@@ -260,31 +261,21 @@ class Method(Settings, ABC, place="method"):
         """
         return state
 
-    def changes(self, context: Context) -> Mapping[str, str | None]:
-        """Return what wrappers compress, clip or disturb: upload key of weights -> the download's key of
-        those from which the client started, or None where a change is uploaded already.
-        """
-        return {"weights": "weights"} if "weights" in self.uploads(context) else {}
-
     # ---- what follows
 
-    @property
-    def architectures(self) -> Mapping[str, Architecture | str | None]:
-        """What describes the method's further nets, by option; None stands for the run's net."""
-        kinds = arguments_of(type(self))
-        return {name: getattr(self, name) for name in kinds if Architecture in _union_types(kinds[name])}
+    def overrides(self, hook: str) -> bool:
+        """Return whether the method's class has a member of its own in the place of the default."""
+        return getattr(type(self), hook) is not getattr(Method, hook)
 
-    @property
-    def chooses_parts(self) -> bool:
-        """Whether the method decides what of a net travels."""
-        return type(self).shared is not Method.shared
 
-    @property
-    def one_download(self) -> bool:
-        """Whether all clients receive the same."""
-        return type(self).download_for is Method.download_for
+def further_nets(method: Method) -> dict[str, Architecture | str | None]:
+    """Return what describes a method's further nets, by option; None stands for the run's net.
 
-    @property
-    def adapts(self) -> bool:
-        """Whether the method can adapt to a client's inputs without their labels."""
-        return type(self).adapt is not Method.adapt
+    Those of a method inside another one are among them.
+    """
+    kinds = arguments_of(type(method))
+    values = {name: getattr(method, name) for name in kinds}
+    found: dict[str, Architecture | str | None] = {}
+    for inside in (value for value in values.values() if isinstance(value, Method)):
+        found |= further_nets(inside)
+    return found | {name: values[name] for name in kinds if Architecture in _union_types(kinds[name])}

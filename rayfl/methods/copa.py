@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State
 from rayfl.training.net import Net
@@ -25,7 +25,7 @@ class COPA(Method):
     instance normalisation is not in Fed-CO2's baseline. The head is the last linear layer.
     """
 
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
 
     w_foreign: Annotated[float, at_least(0)] = 1.0
     """Weight of the losses through the others' heads. With 0 extractor and heads are those of FedPer with

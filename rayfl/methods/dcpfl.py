@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check_equal_features
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State, Sum
-from rayfl.training.net import Net
 
 EPSILON = 1e-12
 """Added under the square root of the norm in eq. 3, whose gradient at distance 0 would be infinite."""
@@ -39,7 +37,7 @@ class DCPFL(Method):
     """
 
     views = ("personal",)
-    heterogeneous = True
+    facts = Facts(nets="equal_features")
 
     lam: Annotated[float, at_least(0)] = 0.1
     """Weight of the distance to the global class mean, lambda in the paper. It is a norm, not a square, so
@@ -85,10 +83,6 @@ class DCPFL(Method):
     (``independent``).
     """
 
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse nets whose features differ in size."""
-        check_equal_features("DCPFL", nets)
-
     # ---- what is exchanged
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
@@ -97,7 +91,7 @@ class DCPFL(Method):
         With the means at hand, sums of the moments make the covariances: no client's own is needed.
         """
         classes = context.net.module.head.out_features if self.calibrate else 0
-        return {"means": Gather(), **{_scatter_of(c): Sum() for c in range(classes)}}
+        return {"means": Gather(replaces=False), **{_scatter_of(c): Sum() for c in range(classes)}}
 
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
@@ -153,10 +147,6 @@ class DCPFL(Method):
         """Return what a client's centred second moments count in the pooled ones; of one sample, nothing."""
         n = n.double()
         return n / (n - 1).clamp(min=1) * (n > 1) if self.cov_formula == "printed" else (n > 1).double()
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The global classifier and means serve until the next aggregation."""
-        return down
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the own extractor with its classifier."""

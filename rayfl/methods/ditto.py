@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from rayfl.data import FederatedData
-from rayfl.methods.base import Method
-from rayfl.methods.checks import caution_of_pull
+from rayfl.methods.base import Method, Metrics
+from rayfl.methods.checks import warning_of_pull
 from rayfl.settings import at_least
 from rayfl.training import Client, State, Training
 
@@ -27,9 +27,9 @@ class Ditto(Method):
     mu: Annotated[float, at_least(0)] = 1.0
     """Weight of the pull, lambda in the paper. With 0 the personal model is trained locally."""
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn where lr mu is above 1."""
-        return caution_of_pull("method.mu", self.mu, training)
+        return warning_of_pull("method.mu", self.mu, training)
 
     def init_client(self, client: Client) -> State:
         """Start the personal model from the common initial weights."""

@@ -13,7 +13,6 @@ from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
-from rayfl.training.net import Net
 
 
 class FD(Local):
@@ -29,9 +28,6 @@ class FD(Local):
 
     gamma: Annotated[float, at_least(0)] = 1.0
     """Weight of the distillation; with 0 the models are trained locally."""
-
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Accept any nets: what is exchanged has the size of the classes."""
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return the mean output of each class that the client owns, and that it owns it."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method, Metrics
 from rayfl.methods.distillation import softened_divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
@@ -36,7 +36,7 @@ class FedCO2(Method):
     first. Each phase starts with a velocity of its own. The recorded training loss is the sum over both nets.
     """
 
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
     views = ("personal", "online", "offline")
 
     mu: Annotated[float, at_least(0)] = 1.0
@@ -73,7 +73,7 @@ class FedCO2(Method):
     offline_init: Literal["same", "independent"] = "same"
     """Offline nets start from the common weights (``same``) or each from its own (``independent``)."""
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn of foreign classifiers where all clients have one domain."""
         train = data.held.indices["train"][: data.held.ends["train"][data.seen]]
         if self.inter == "none" or len(set(data.dataset.domains[train].tolist())) > 1:

@@ -43,11 +43,11 @@ class FedCP(Method):
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return the extractor, the mean of own and global head, and the policy."""
-        return dict.fromkeys(("weights", "head", "policy"), Mean())
+        return {"weights": Mean(), "head": Mean(replaces=False), "policy": Mean()}
 
-    def changes(self, context: Context) -> Mapping[str, str | None]:
-        """Return extractor and policy; the own head does not start from the received one."""
-        return {"weights": "weights", "policy": "policy"}
+    def trained(self, client: Client, down: State, up: Mapping[str, Any]) -> State:
+        """What the client has sent: its head, which is no change of the one received, among it."""
+        return {**down, **up}
 
     def init_server(self, context: Context) -> State:
         """Start from the common weights and a random policy."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State, weighted_mean
 
@@ -24,8 +24,7 @@ class FedDGGA(Method):
     which is d (1 - (r - 2)/T) there in round r.
     """
 
-    uses_rounds = True
-    prefers_validation = True
+    facts = Facts(validation="preferred", uses_rounds=True)
 
     step: Annotated[float, at_least(0), at_most(1)] = 0.2
     """Length of an adjustment, d in the paper. Round r of T, from 0, has d (1 - r/T). The first gaps are
@@ -98,7 +97,3 @@ class FedDGGA(Method):
     def server_metrics(self, context: Context, server: State) -> dict[str, float | list[float]]:
         """Record the clients' weights."""
         return {"a": server["a"].tolist()}
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The client's own model right after training."""
-        return {"weights": up["weights"]}

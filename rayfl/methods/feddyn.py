@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from rayfl.data import FederatedData
-from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import caution_of_pull
+from rayfl.methods.base import Cohort, Facts, Method, Metrics
+from rayfl.methods.checks import warning_of_pull
 from rayfl.settings import above
 from rayfl.training import Client, Context, Params, State, Training
 
@@ -22,16 +22,16 @@ class FedDyn(Method):
     BatchNorm statistics are averaged. The server's state h stands here divided by alpha.
     """
 
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
 
     alpha: Annotated[float, above(0)] = 0.01
     """Weight of the quadratic term. Towards 0 this becomes FedAvg with a Nesterov momentum of 1 on the
     server, not FedAvg.
     """
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn where lr alpha is above 1."""
-        return caution_of_pull("method.alpha", self.alpha, training)
+        return warning_of_pull("method.alpha", self.alpha, training)
 
     def init_server(self, context: Context) -> State:
         """Start from h = 0."""

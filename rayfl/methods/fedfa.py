@@ -46,7 +46,7 @@ class FedFA(Method):
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return the weights, and every client's running statistics, for their variance over clients."""
-        return {"weights": Mean(), "statistics": Gather()}
+        return {"weights": Mean(), "statistics": Gather(replaces=False)}
 
     def init_server(self, context: Context) -> State:
         """Start from the common weights and statistics."""
@@ -81,7 +81,7 @@ class FedFA(Method):
             return values.var(0, correction=0)
         return values.var(correction=0).expand(values.shape[1]).clone()
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+    def trained(self, client: Client, down: State, up: Mapping[str, Any]) -> State:
         """The client's own weights and statistics."""
         return {"weights": up["weights"], "statistics": down["statistics"].merge(up["statistics"])}
 

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import torch
 
-from rayfl.methods.base import Cohort
-from rayfl.methods.checks import check_equal_features
+from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above
 from rayfl.training import Client, Context, Gather, Reduction, State
-from rayfl.training.net import Net
 
 
 class FedGH(Local):
@@ -28,18 +26,16 @@ class FedGH(Local):
     Class means are exact, from a pass in eval mode.
     """
 
+    facts = Facts(nets="equal_features")
+
     server_lr: Annotated[float, above(0)] = 0.01
     """Learning rate of the server's steps on class means, eta_theta in the paper; constant, whatever
     ``training.schedule`` is.
     """
 
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse nets whose features differ in size."""
-        check_equal_features("FedGH", nets)
-
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return class means, on which the server trains one by one."""
-        return {"means": Gather()}
+        return {"means": Gather(replaces=False)}
 
     def init_server(self, context: Context) -> State:
         """Start from the common header."""

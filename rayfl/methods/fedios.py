@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfl.data import FederatedData
 from rayfl.errors import Conflict
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Method, Metrics
 from rayfl.randomness import generator
 from rayfl.settings import at_least, at_most
-from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State
+from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, Training
 from rayfl.training.net import Net
 
 Nets = dict[str, Params]
@@ -151,7 +152,7 @@ class FediOS(Method):
         """Return CE(H phi^p) and L_re, means over the round, and for how many rounds the former was ln C."""
         return dict(server.get("figures", {}))
 
-    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Report that the individual extractors are dead, if they have been for the last rounds."""
         rounds = metrics.get("dead_rounds", 0)
         if not isinstance(rounds, int | float) or rounds < DEAD_ROUNDS:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
@@ -33,9 +33,7 @@ class FedKD(Method):
     it compresses what the server sends, too. Kernels of convolutions are matrices (out, in x height x width).
     """
 
-    averaging = "uniform"
-    heterogeneous = True
-    uses_rounds = True
+    facts = Facts(averaging="uniform", nets="any", uses_rounds=True)
 
     T_start: Annotated[float, above(0), at_most(1)] = 0.95
     """Share of the energy (sum of squared singular values) of a matrix that is sent in the first round."""

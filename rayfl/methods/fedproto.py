@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from rayfl.methods.base import Cohort
-from rayfl.methods.checks import check_equal_features
+from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
-from rayfl.training.net import Net
 
 
 class FedProto(Local):
@@ -44,13 +42,10 @@ class FedProto(Local):
     """
 
     @property
-    def views_without_loss(self) -> frozenset[str]:
-        """Distances to prototypes are not logits."""
-        return frozenset({"personal"} if self.predict == "prototype" else ())
-
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse nets whose features differ in size."""
-        check_equal_features("FedProto", nets)
+    def facts(self) -> Facts:  # type: ignore[override]
+        """Features are compared; distances to prototypes are not logits."""
+        without_loss = frozenset({"personal"} if self.predict == "prototype" else ())
+        return Facts(nets="equal_features", without_loss=without_loss)
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return weighted class means and their weights: a mean over the owners of each class in two sums."""

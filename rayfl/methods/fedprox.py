@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from rayfl.data import FederatedData
-from rayfl.methods.base import Method
-from rayfl.methods.checks import caution_of_pull
+from rayfl.methods.base import Method, Metrics
+from rayfl.methods.checks import warning_of_pull
 from rayfl.settings import at_least
 from rayfl.training import Client, Params, State, Training
 
@@ -30,9 +30,9 @@ class FedProx(Method):
     public code does: a pull of constant strength.
     """
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn where lr mu is above 1."""
-        return caution_of_pull("method.mu", self.mu, training) if self.norm == "squared" else None
+        return warning_of_pull("method.mu", self.mu, training) if self.norm == "squared" else None
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""

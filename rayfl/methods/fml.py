@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.settings import at_least, at_most
@@ -23,8 +23,7 @@ class FML(Method):
     batches, and learn from the other's predictions as they are (no gradient reaches the teacher).
     """
 
-    averaging = "uniform"
-    heterogeneous = True
+    facts = Facts(averaging="uniform", nets="any")
 
     alpha: Annotated[float, at_least(0), at_most(1)] = 0.5
     """Weight of the labels for the private model; the rest is the meme's. With 1 it is trained locally."""

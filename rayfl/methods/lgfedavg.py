@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from torch import nn
 
-from rayfl.errors import Conflict
-from rayfl.methods.checks import check_equal_features
+from rayfl.methods.base import Facts
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
 from rayfl.training import Context, State
@@ -25,28 +23,12 @@ class LGFedAvg(PartlyPersonal):
     auxiliary losses on local representations. BatchNorm statistics are never shared.
     """
 
-    heterogeneous = True
+    facts = Facts(nets="equal_features")
 
     p: Annotated[int, at_least(1)] = 2
     """Number of parameter tensors that are shared, counted from the end of the net: 2 are weight and bias of
     the last linear layer.
     """
-
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse nets whose last layers differ."""
-        check_equal_features("LGFedAvg", nets)
-        last = {}
-        for name, net in nets.items():
-            parameters = dict(net.module.named_parameters())
-            last[name] = [(n, tuple(parameters[n].shape)) for n in _last_parameters(net, self.p)]
-        (first, shared), *others = last.items()
-        for name, theirs in others:
-            if theirs != shared:
-                raise Conflict(
-                    "method.p",
-                    f"is {self.p}: LGFedAvg averages so many last tensors of all nets, and those of {first} "
-                    f"and {name} differ: set it to 2 or less, or give nets whose last layers are alike",
-                )
 
     def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the extractors, which different ones have not."""

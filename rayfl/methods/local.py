@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.training import Client, Context, Reduction, State
 
 
@@ -20,7 +20,7 @@ class Local(Method):
     """
 
     views = ("personal",)
-    heterogeneous = True
+    facts = Facts(nets="any")
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return nothing."""
@@ -46,7 +46,3 @@ class Local(Method):
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the own model."""
         return {"personal": await client.eval(state["weights"], x)}
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """What the server has sent serves until its next step."""
-        return down

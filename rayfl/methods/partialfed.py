@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from rayfl.data import FederatedData
 from rayfl.errors import Conflict
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method, Metrics
 from rayfl.settings import above, at_least, at_most
-from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State, noise
+from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State, Training, noise
 from rayfl.training.net import Net, is_batch_norm
 
 _LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
@@ -50,9 +51,9 @@ class PartialFed(Method):
     """Share of the samples on which the choice is learned (``adaptive``), drawn anew in each round."""
 
     @property
-    def prefers_validation(self) -> bool:  # type: ignore[override]
-        """Whether choices are learned."""
-        return self.mode == "adaptive"
+    def facts(self) -> Facts:  # type: ignore[override]
+        """Choices are learned on validation data."""
+        return Facts(validation="preferred" if self.mode == "adaptive" else "unused")
 
     def prepare(self, context: Context) -> list[list[str]]:
         """Return the net's entries by layers."""
@@ -176,7 +177,7 @@ class PartialFed(Method):
         of_layers = {f"kept {name}": by.tolist() for name, by in zip(names, kept.T, strict=True)}
         return {"kept": kept.mean(0).tolist(), "kept_by": kept.sum(1).tolist(), **of_layers}
 
-    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn if the clients no longer take anything from the others."""
         kept = metrics.get("kept")
         if not isinstance(kept, list) or min(kept) < 1:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
 from rayfl.data import FederatedData
-from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import caution_of_pull
+from rayfl.methods.base import Cohort, Facts, Method, Metrics
+from rayfl.methods.checks import warning_of_pull
 from rayfl.settings import above, at_least
 from rayfl.training import SGD, Batch, Client, Params, State, Training
 
@@ -28,12 +28,7 @@ class PFedMe(Method):
     the paper counts R batches. Copies are averaged with ``averaging``.
     """
 
-    works_with: ClassVar[Mapping[str, str | float]] = {
-        "optimiser": "SGD",
-        "momentum": 0,
-        "weight_decay": 0,
-        "clip": 0,
-    }
+    facts = Facts(works_with={"optimiser": "SGD", "momentum": 0, "weight_decay": 0, "clip": 0})
 
     lam: Annotated[float, at_least(0)] = 15.0
     """Weight of the distance between personal and global model, lambda."""
@@ -44,9 +39,9 @@ class PFedMe(Method):
     beta: Annotated[float, above(0)] = 1.0
     """How far the server goes towards the mean; beyond it with more than 1."""
 
-    def caution(self, training: Training, data: FederatedData) -> str | None:
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
         """Warn where lr lam is above 1, for either model."""
-        return caution_of_pull("method.lam", self.lam, training, max(1.0, self.personal_lr))
+        return warning_of_pull("method.lam", self.lam, training, max(1.0, self.personal_lr))
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

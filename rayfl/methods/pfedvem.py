@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.randomness import generator
 from rayfl.settings import above, at_least, below
 from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, Sum, noise
@@ -33,7 +33,7 @@ class PFedVEM(Method):
     """
 
     # heads have a momentum of their own
-    works_with: ClassVar[Mapping[str, str | float]] = {"optimiser": "SGD"}
+    facts = Facts(works_with={"optimiser": "SGD"})
 
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""
@@ -133,7 +133,7 @@ class PFedVEM(Method):
         own = state["mean"] if state["trained"] else down["head"]
         return {"personal": net.head(own, z), "global": net.head(down["head"], z)}
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+    def trained(self, client: Client, down: State, up: Mapping[str, Any]) -> State:
         """The client's own base and head right after training."""
         return {"weights": up["weights"], "head": up["head"] / up["confidence"]}
 

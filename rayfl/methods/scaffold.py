@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.settings import above
 from rayfl.training import Client, Context, Mean, Params, Reduction, State, Sum
 
@@ -23,17 +23,16 @@ class SCAFFOLD(Method):
     control is the mean of the clients' by samples, as the model is.
     """
 
-    averaging = "uniform"
     # the control is the change of the weights by the sum of the steps
-    works_with: ClassVar[Mapping[str, str | float]] = {"optimiser": "SGD", "optimiser_state": "fresh"}
+    facts = Facts(averaging="uniform", works_with={"optimiser": "SGD", "optimiser_state": "fresh"})
 
     server_lr: Annotated[float, above(0)] = 1.0
     """Step size of the server, eta_g in the paper; constant, whatever ``training.schedule`` is."""
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return the change of the model and the change of the control (line 13)."""
-        control: Reduction = Sum() if context.averaging == "uniform" else Mean()
-        return {"step": Mean(), "control": control}
+        how = Sum if context.averaging == "uniform" else Mean
+        return {"step": Mean(adds_to="weights"), "control": how(adds_to="control")}
 
     def init_server(self, context: Context) -> State:
         """Start from c = 0."""
@@ -67,11 +66,3 @@ class SCAFFOLD(Method):
             "weights": (server["weights"] + step).merge(moved),  # BatchNorm statistics: the mean
             "control": server["control"] + up["control"] / parts,
         }
-
-    def changes(self, context: Context) -> Mapping[str, str | None]:
-        """Return both uploads are changes."""
-        return {"step": None, "control": None}
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The client's own model right after training."""
-        return {**down, "weights": down["weights"] + up["step"]}

@@ -45,7 +45,8 @@ class TopK(Wrapper):
         changes = self.change_of(client, down, up)
         due = {key: change.trainable() for key, change in changes.items()}
         if self.own in state:
-            due = {key: change + state[self.own][key] for key, change in due.items()}
+            left = state[self.own]
+            due = {key: change + left[key] if key in left else change for key, change in due.items()}
         sent = {key: self._largest_entries(change) for key, change in due.items()}
         up = self.with_change(client, down, up, {key: changes[key].merge(sent[key]) for key in changes})
         if self.error_feedback:
@@ -57,7 +58,7 @@ class TopK(Wrapper):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count values and places of what is sent, unless all of it would be less."""
         received, sent = super().communication_bytes(client, down, up)
-        for key in self.changes(client.context).keys() & sent.keys():
+        for key in self.change_of(client, down, up).keys() & sent.keys():
             trained = up[key].trainable()
             widths = {t.element_size() for t in trained.values()}
             sparse = (

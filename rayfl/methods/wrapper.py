@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Averaging, Method
-from rayfl.nets import Architecture
+from rayfl.methods.base import Method
 from rayfl.training import Client, Context, Params, State
 
 
@@ -52,25 +51,23 @@ class Wrapper(Method):
         return f"of {type(self).__name__}"
 
     def change_of(self, client: Client, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
-        """Return what of an upload are changes of the weights received, by upload key; see ``changes``."""
-        return {
-            key: up[key] if base is None else up[key] - down[base]
-            for key, base in self.changes(client.context).items()
-            if key in up
-        }
+        """Return what an upload changes of the weights received, by upload key, as ``uploads`` say."""
+        found = {}
+        for key, how in self.uploads(client.context).items():
+            base = how.base(key)
+            if base in down and isinstance(up.get(key), Params):
+                found[key] = up[key] if how.adds_to else up[key] - down[base]
+        return found
 
     def with_change(
         self, client: Client, down: State, up: Mapping[str, Any], changes: Mapping[str, Params]
     ) -> dict[str, Any]:
         """Return the upload with these changes of the weights in place of its own."""
-        bases = self.changes(client.context)
-        return {
-            **up,
-            **{
-                key: change if (base := bases[key]) is None else down[base] + change
-                for key, change in changes.items()
-            },
-        }
+        uploads, new = self.uploads(client.context), dict(up)
+        for key, change in changes.items():
+            how = uploads[key]
+            new[key] = change if how.adds_to else down[how.base(key)] + change
+        return new
 
     def need_changes(self, context: Context) -> None:
         """Refuse a method that uploads no weights; for ``prepare`` of wrappers that work on these.
@@ -78,7 +75,7 @@ class Wrapper(Method):
         Raises:
             UserError: it does not.
         """
-        if not self.changes(context):
+        if not any(how.base(key) for key, how in self.uploads(context).items()):
             raise Conflict(
                 "method.of",
                 f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "
@@ -107,36 +104,15 @@ class Wrapper(Method):
         """Adapt as the wrapped method does."""
         return await self.of.adapt(client, state, down, moves)
 
-    @property
-    def averaging(self) -> Averaging:  # type: ignore[override]  # a constant of other classes
-        """That of the wrapped method."""
-        return self.of.averaging
-
-    @property
-    def architectures(self) -> Mapping[str, Architecture | str | None]:
-        """Those of the wrapped method, and of this one, if it has any."""
-        return {**self.of.architectures, **super().architectures}
-
-    @property
-    def chooses_parts(self) -> bool:
-        """Whether the wrapped method, or this one, decides what travels."""
-        return type(self).shared is not Wrapper.shared or self.of.chooses_parts
-
-    @property
-    def one_download(self) -> bool:
-        """Whether all clients receive the same."""
-        return type(self).download_for is Wrapper.download_for and self.of.one_download
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the wrapped method, or this one, can adapt to a client's inputs."""
-        return type(self).adapt is not Wrapper.adapt or self.of.adapts
+    def overrides(self, hook: str) -> bool:
+        """Return whether this method's class or the wrapped method has a member of its own."""
+        return getattr(type(self), hook) is not getattr(Wrapper, hook) or self.of.overrides(hook)
 
 
 def _forwarded_member(name: str) -> Any:
     """Return a member of ``Wrapper`` that asks the wrapped method: a function or a property."""
     member = vars(Method)[name]
-    if not isfunction(member):
+    if not isfunction(member):  # a property, or what the class declares
         return property(lambda self: getattr(self.of, name), doc=member.__doc__)
 
     @wraps(member)

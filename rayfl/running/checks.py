@@ -16,6 +16,7 @@ from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
+from rayfl.methods.base import further_nets
 from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
@@ -35,7 +36,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     loss.check(data.dataset.classes)
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
-    for setting, wanted in method.works_with.items():
+    for setting, wanted in method.facts.works_with.items():
         found = getattr(plan.training, setting)
         if not (found.linear if setting == "optimiser" else found == wanted):
             raise Conflict(
@@ -47,7 +48,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for each in _and_wrapped(method) if own else ():
         check_class(type(each))
     nets, context = set_up(plan, data)
-    further = {context.nets[option]: net for option, net in method.architectures.items() if net}
+    further = {context.nets[option]: net for option, net in further_nets(method).items() if net}
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
         if is_own_net(net):
             try_steps(built, str(net), plan, data)
@@ -73,9 +74,9 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             "set data.val_fraction, for example to 0.1, or choose another protocol",
         )
     names = [str(net) for net in plan.nets]
-    caution = method.caution(plan.training, data)
+    warning = method.warning(plan.training, data, {})
     return [
-        *([] if caution is None else [caution]),
+        *([] if warning is None else [warning]),
         *_check_warmup(plan),
         *_check_validation(method, data),
         *_check_batches(plan.training, names, nets, context.nets, data),
@@ -140,10 +141,10 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
     """Refuse clients without validation data if the method needs them; warn if it prefers them."""
     train, val = (data.counts(split)[: data.seen] for split in ("train", "val"))
     without = np.flatnonzero((train > 0) & (val == 0))
-    if not len(without) or not (method.uses_validation or method.prefers_validation):
+    if not len(without) or method.facts.validation == "unused":
         return []
     name, so_many = type(method).__name__, f"({len(without)} such clients)"
-    if method.uses_validation:
+    if method.facts.validation == "needed":
         raise Conflict(
             f"client {without[0]}",
             f"has no validation data {so_many}, and {name} goes by those of every client",
@@ -160,7 +161,7 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
     for i, client_data in enumerate(data.clients[data.seen :], data.seen):
         # `hold_out` gives them a domain
         domain = data.dataset.domain_names[client_data.domain or 0]
-        if method.adapts and not nets[i % len(nets)].has_batch_norm:
+        if method.overrides("adapt") and not nets[i % len(nets)].has_batch_norm:
             raise Conflict(
                 "unseen",
                 f"is {domain!r}: {type(method).__name__} adapts to a domain by the statistics of BatchNorm, "
@@ -238,7 +239,7 @@ def _last_batch(training: Training, samples: int) -> int:
 
 def _check_shared(method: Method, plan: Plan, context: Context) -> list[str]:
     """Warn if a method keeps a part of the net with the clients, and the net has no such part."""
-    if not method.chooses_parts or context.shared != context.net.modules_of.keys():
+    if not method.overrides("shared") or context.shared != context.net.modules_of.keys():
         return []
     return [
         f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "

@@ -307,6 +307,12 @@ class Rounds(Run):
         if failed and kind is None:
             raise failed
 
+    def _warn_at_end(self) -> None:
+        """Print what the method warns of at the end, and did not before the run."""
+        ask = partial(self.settings.method.warning, self.settings.training, self.session.data)
+        if (warning := ask(self.session.server_metrics())) and warning != ask({}):
+            warn(warning)
+
     def run_with_recovery(self, manifest: Manifest | None) -> int | None:
         """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
 
@@ -317,8 +323,7 @@ class Rounds(Run):
             try:
                 stopped = self._run_rounds(manifest)
                 self.session.finish_pending()
-                if warning := self.settings.method.warning(self.session.server_metrics()):
-                    warn(warning)
+                self._warn_at_end()
                 return stopped
             except Exception as error:  # it may be anything if the cluster is gone
                 lost = handle_loss(self.session, error, self.folder)

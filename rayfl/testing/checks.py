@@ -81,7 +81,7 @@ class _Subject:
 
     def clients(self, *sizes: int) -> FederatedData:
         """Return clients of these sizes, by default uneven, with validation data if the method uses them."""
-        val = 3 if self.method.uses_validation else 0
+        val = 3 if self.method.facts.validation == "needed" else 0
         return ragged(sizes, val=val) if sizes else ragged(val=val)
 
     def start(self, method: Method | None = None, data: FederatedData | None = None, **options: Any) -> Run:
@@ -400,7 +400,7 @@ def different_nets_work_or_are_refused(subject: _Subject) -> None:
     try:
         run = start(subject.method, subject.data, nets, rounds=2)
     except UserError:
-        _require(not subject.method.heterogeneous, "it declares heterogeneous, and refuses two nets")
+        _require(subject.method.facts.nets == "equal", "its facts allow different nets, and it refuses two")
         return
     run.round([0, 1, 2, 3])
 
@@ -452,7 +452,9 @@ def ray_equals_inline(subject: _Subject) -> None:
             output = Path(folder) / type(engine).__name__
             Federation(
                 method=subject.method,
-                data=Synthetic(train=120, test=40, val_fraction=0.2 if subject.method.uses_validation else 0),
+                data=Synthetic(
+                    train=120, test=40, val_fraction=0.2 if subject.method.facts.validation == "needed" else 0
+                ),
                 net=subject.intent.net,
                 clients=4,
                 rounds=2,

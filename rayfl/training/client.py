@@ -117,7 +117,7 @@ class Client:
 
     @property
     def val_samples(self) -> int:
-        """The number of validation samples, which may be 0; see ``Method.uses_validation``."""
+        """The number of validation samples, which may be 0; see ``Facts.validation``."""
         return _outside_loss(len(self._val), "val_samples")
 
     @property
@@ -305,7 +305,7 @@ class Client:
                 first of its samples, in batches of their own.
             of_class: take only samples of this class, of which the client has some.
             split: of the training data (``train``) or the validation data (``val``), of which a client has
-                some where the method says that it ``uses_validation``.
+                some where the method's facts say that it is ``needed``.
         """
         indices = self._split("total", split)
         if of_class is not None:
@@ -344,7 +344,7 @@ class Client:
             raise BadCode(
                 f"client.{call}",
                 f"finds no {split} data of client {self._id}: ask client.val_samples first, or set "
-                "uses_validation = True in the method, so that such a run is refused before it starts",
+                'validation="needed" in the method\'s facts, so that such a run is refused before it starts',
             )
         return indices
 
@@ -382,7 +382,7 @@ class Fitted(NamedTuple):
         effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
             without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m). It has no meaning
             where optimisers are kept, and is NaN where one is not linear in the gradients, as Adam is: see
-            ``Method.works_with``.
+            ``Facts.works_with``.
     """
 
     weights: Any

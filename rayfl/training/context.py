@@ -30,7 +30,7 @@ class Context:
         averaging: how means are weighted that do not say it themselves.
         nets: the method's further nets, by option.
         nets_differ: whether clients have different nets.
-        total_rounds: how many rounds the run has; None where the method does not say that it ``uses_rounds``.
+        total_rounds: how many rounds the run has; None where the method's facts do not say ``uses_rounds``.
         prepared: what ``Method.prepare`` has returned.
     """
 
@@ -47,11 +47,11 @@ class Context:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds of the run, in methods with ``uses_rounds``."""
+        """The number of rounds of the run, in methods whose facts say ``uses_rounds``."""
         if self.total_rounds is None:
             raise BadCode(
                 "context.rounds",
-                "is read by the method: set uses_rounds = True in its class, so that no run of it is resumed "
+                "is read by the method: set uses_rounds=True in its facts, so that no run of it is resumed "
                 "with another number of rounds",
             )
         return self.total_rounds

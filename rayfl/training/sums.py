@@ -42,7 +42,26 @@ _LEAST_WEIGHT = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Mean:
+class Reduction:
+    """How the server combines what clients upload under a key, and what that is to the download.
+
+    Attributes:
+        replaces: the key of the download whose place an upload takes: by it the client predicts right after
+            training, and by the difference of both it has changed the weights that it received. True stands
+            for the upload's own key, where the download has it; False for none.
+        adds_to: the key of the download of which an upload is a change already.
+    """
+
+    replaces: str | bool = field(default=True, kw_only=True)
+    adds_to: str | None = field(default=None, kw_only=True)
+
+    def base(self, key: str) -> str:
+        """Return the download's key that belongs to an upload key, where the download has it; "" for none."""
+        return self.adds_to or (key if self.replaces is True else self.replaces or "")
+
+
+@dataclass(frozen=True)
+class Mean(Reduction):
     """The mean over the participants, weighted by ``samples`` (n_i / sum n_j) or ``uniform`` (1 / |S|).
 
     By default the ``run`` decides, by ``averaging``. Any other text is the upload key of a number that every
@@ -61,16 +80,15 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """The sum over the participants; of truth values it counts those that are true."""
+class Sum(Reduction):
+    """The sum over the participants, which takes no client's place; of truth values it counts the true."""
+
+    replaces: str | bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Reduction):
     """Every participant's own payload, by client number; prefer a sum if it is enough: it sends less."""
-
-
-Reduction = Mean | Sum | Gather
 
 
 Prepared = dict[str, tuple[Any, Tensor, Any, float, float]]

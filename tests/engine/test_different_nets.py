@@ -88,7 +88,7 @@ def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
 # ---- what is refused, before anything starts
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not m.heterogeneous))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().facts.nets == "equal"))
 def test_methods_that_average_nets_refuse_different_ones(tmp_path: Path, name: str) -> None:
     with refused(Conflict, "net") as caught:
         mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), CNNB(), LeNet()]).run()
@@ -106,7 +106,7 @@ def test_features_may_have_any_size(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, m in METHODS.items() if m.heterogeneous and n not in OF_ANY_SIZE)
+    "name", sorted(n for n, m in METHODS.items() if m().facts.nets != "equal" and n not in OF_ANY_SIZE)
 )
 def test_features_must_have_one_size(tmp_path: Path, name: str) -> None:
     with refused(Conflict, "net") as caught:

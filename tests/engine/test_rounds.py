@@ -10,7 +10,7 @@ import pytest
 from rayfl import Ray, resumed
 from rayfl.callbacks.callback import Callback
 from rayfl.errors import BadCode, Conflict
-from rayfl.methods import Cohort, FedAvg
+from rayfl.methods import Cohort, Facts, FedAvg
 from rayfl.training import State
 from tests.support.by_hand import federate, points, start
 from tests.support.federations import bytes_of_run, small
@@ -20,7 +20,7 @@ from tests.support.refusals import refused
 class Cooling(FedAvg):
     """FedAvg whose server takes (rounds - round) / rounds of the mean step; clients see ``rounds``, too."""
 
-    uses_rounds = True
+    facts = Facts(uses_rounds=True)
 
     def init_server(self, context: Any) -> State:
         return {"weights": context.initial, "rounds": context.rounds}
@@ -34,7 +34,7 @@ class Cooling(FedAvg):
 class Forgetful(Cooling):
     """One that does not say so."""
 
-    uses_rounds = False
+    facts = Facts()
 
 
 class Sometimes(Cooling):
@@ -43,8 +43,8 @@ class Sometimes(Cooling):
     cools: bool = True
 
     @property
-    def uses_rounds(self) -> bool:
-        return self.cools
+    def facts(self) -> Facts:  # type: ignore[override]
+        return Facts(uses_rounds=self.cools)
 
     def init_server(self, context: Any) -> State:
         return {"weights": context.initial}

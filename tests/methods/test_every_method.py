@@ -45,7 +45,7 @@ def test_stacked_equals_loop(name, net, cohorts, recwarn):
     clip bites, and optimisers are kept where the method can have that.
     """
     method = METHODS[name](**CASES[name].steady | (CASES[name].buffered if net == BUFFERED else {}))
-    biting = {"clip": 0.05, "optimiser_state": "kept"} | dict(method.works_with) | {"optimiser": SGD()}
+    biting = {"clip": 0.05, "optimiser_state": "kept"} | dict(method.facts.works_with) | {"optimiser": SGD()}
     settings = SETTINGS | (biting if net == BUFFERED else {})
     loop, stacked = (
         federate(method, DATA, net_of(name, net), cohorts, execution=execution, **settings)
@@ -140,16 +140,16 @@ def test_views_are_scored_as_declared(name):
         for parts in scores.values():
             assert set(parts["test"]) == set(views)
             for view, one in parts["test"].items():
-                assert (one.loss is None) == (view in run.worker.method.views_without_loss)
+                assert (one.loss is None) == (view in run.worker.method.facts.without_loss)
 
 
 @each_method
-def test_views_without_loss(name):
-    assert bool(METHODS[name]().views_without_loss) == CASES[name].without_loss
+def test_views_without_a_loss(name):
+    assert bool(METHODS[name]().facts.without_loss) == CASES[name].without_loss
 
 
 def test_the_head_of_fedproto_has_a_loss():
-    assert not FedProto(predict="head").views_without_loss
+    assert not FedProto(predict="head").facts.without_loss
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])

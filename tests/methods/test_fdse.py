@@ -15,7 +15,7 @@ from rayfl import Inline, Training
 from rayfl.callbacks.loggers import scalars
 from rayfl.data import Synthetic
 from rayfl.errors import Conflict
-from rayfl.methods import FDSE, FedAvg
+from rayfl.methods import FDSE, Facts, FedAvg
 from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
@@ -343,7 +343,7 @@ def test_what_goes_into_layers_is_seen():
 class Shared(PartlyPersonal):
     """What FDSE is without consensus, attention and regulariser."""
 
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
 
     def shared(self, net, name, module):
         return ".dse_" not in name

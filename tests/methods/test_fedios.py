@@ -464,8 +464,9 @@ def test_a_large_raw_regulariser_kills_the_extractor():
     )
     figures = [run.worker.method.server_metrics(run.worker.context, run.server.state) for run in (raw, cos)]
     assert [f["dead_rounds"] for f in figures] == [5, 0]
-    assert "dead: in the last 5 rounds" in FediOS().warning(figures[0])
-    assert FediOS().warning(figures[1]) is None
+    dead, alive = (FediOS().warning(Training(), data, each) for each in figures)
+    assert "dead: in the last 5 rounds" in dead
+    assert alive is None
 
 
 def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):

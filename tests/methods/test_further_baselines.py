@@ -6,6 +6,7 @@ one (-a, -b), so that the sample (1, 0) of class 0 has a margin of 2 a.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -379,14 +380,16 @@ def test_partialfed_that_has_collapsed_is_local_training():
         assert_same(dict(run.worker.states[i]["own"]), dict(alone.worker.states[i]["weights"]))
     metrics = [run.worker.method.server_metrics(run.worker.context, server) for server in run.servers]
     assert [m["kept head"] for m in metrics] == [[0, 0], [1, 1], [1, 1]]
-    assert "has collapsed to Local" in run.worker.method.warning(metrics[-1])
+    assert "has collapsed to Local" in run.worker.method.warning(run.worker.plan.training, PAIR, metrics[-1])
 
 
 def test_partialfed_tells_of_a_collapse():
-    method = PartialFed()
-    assert "has collapsed to Local" in (method.warning({"kept": [1.0, 1.0]}) or "")
-    assert method.warning({"kept": [1.0, 0.5]}) is None
-    assert method.warning({}) is None
+    def warning(**metrics: Any) -> str | None:
+        return PartialFed().warning(Training(), PAIR, metrics)
+
+    assert "has collapsed to Local" in (warning(kept=[1.0, 1.0]) or "")
+    assert warning(kept=[1.0, 0.5]) is None
+    assert warning() is None
 
 
 def test_partialfed_refuses_layers_that_it_cannot_mix():

@@ -84,7 +84,7 @@ def works(run: Run, cohorts: list[list[int]]) -> None:
     x = torch.tensor(data.dataset.inputs).double()
     for client in range(len(data.clients)):
         for view, scores in run.scores(client, x).items():
-            if view in run.worker.method.views_without_loss:  # a class that nobody knows is out of reach
+            if view in run.worker.method.facts.without_loss:  # a class that nobody knows is out of reach
                 scores = scores[scores != -math.inf]
             assert scores.isfinite().all(), (client, view)
 

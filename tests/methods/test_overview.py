@@ -44,7 +44,7 @@ def test_the_papers_are_those_whose_tables_have_the_method() -> None:
 def test_the_page_names_the_methods_of_different_nets() -> None:
     text = PAGE.read_text().split("**Different nets.**")[1].split("\n\n")[0]
     named = {class_name(word) for word in re.findall(r"[\w-]+", text)} & METHODS.keys()
-    assert named == {name for name, method in METHODS.items() if method.heterogeneous}
+    assert named == {name for name, method in METHODS.items() if method().facts.nets != "equal"}
 
 
 def test_the_bytes_are_those_of_the_net() -> None:

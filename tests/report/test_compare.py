@@ -196,7 +196,7 @@ def test_methods_that_train_on_validation_data_are_marked(tmp_path):
     assert [len(record["warnings"]) for record in group_records(groups)] == [1, 1, 0, 0]
     runs[1].config["method"]["init_args"]["mode"] = "no_bn"
     assert data_warnings(runs[1]) == []
-    known = {name for name, cls in METHODS.items() if cls.uses_validation or cls.prefers_validation}
+    known = {name for name, cls in METHODS.items() if cls().facts.validation != "unused"}
     assert {f"rayfl.methods.{name}" for name in known} == BY_VALIDATION.keys()
 
 

@@ -16,7 +16,7 @@ import yaml
 from rayfl.data import Synthetic
 from rayfl.engine import Engine
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown, UserError
-from rayfl.methods import FedAvg, FedProx
+from rayfl.methods import Facts, FedAvg, FedProx
 from rayfl.nets import MLP, Architecture
 from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below
@@ -178,7 +178,7 @@ class ByHand(FedAvg):
 
 
 class Derived(ByHand):
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
 
 
 def test_a_constructor_of_its_own_goes_on_working(tmp_path):

@@ -23,7 +23,7 @@ def federation_from(arguments: Sequence[str]) -> RunSettings:
 
 def small(output: Path, **changes: Any) -> Federation:
     """A federation of twelve uneven clients that runs in about half a second."""
-    momentum = float(changes.get("method", FedAvg).works_with.get("momentum", 0.5))
+    momentum = float(changes.get("method", FedAvg()).facts.works_with.get("momentum", 0.5))
     settings: dict[str, Any] = {
         "method": FedAvg(),
         "data": Synthetic(

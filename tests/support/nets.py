@@ -113,7 +113,7 @@ def make_context(
     """Return the facts of a run with this net, prepared for a method if there is one."""
     modules = net.modules_of.items()
     shared = frozenset(n for n, m in modules if method is None or method.shared(net, n, m))
-    averaging = "samples" if method is None else method.averaging
+    averaging = "samples" if method is None else method.facts.averaging
     known = {
         "initial": net.initial(seed),
         "averaging": averaging,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Method, TopK
+from rayfl.methods import SCAFFOLD, Cohort, Ditto, Facts, FedAvg, FedBN, FedPer, FedProx, Method, TopK
 from rayfl.settings import above, at_least
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
-from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State, Sum
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Sum
 
 Returned = tuple[dict[str, Any], State]
 
@@ -35,14 +35,14 @@ def test_fedbn(check: Any) -> None:
 
 
 def test_a_wrapper_refuses_two_nets_as_what_it_wraps_does() -> None:
-    """Its ``heterogeneous`` is that of the wrapped method."""
+    """Its ``facts`` are those of the wrapped method."""
     one_check(TopK(of=FedAvg(), share=0.5), "different_nets_work_or_are_refused")
 
 
 class ByValidation(FedAvg):
     """Keeps what it has received unless training has lowered the loss on validation data."""
 
-    uses_validation = True
+    facts = Facts(validation="needed")
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         net = client.net.eval
@@ -283,7 +283,7 @@ class Clustered(Method):
 class TunedAtTheEnd(FedAvg):
     """The head is trained only after the last round, by each client for itself (FedBABU, Oh et al. 2022)."""
 
-    uses_rounds = True
+    facts = Facts(uses_rounds=True)
 
     def init_client(self, client: Client) -> State:
         return {"own": client.initial}
@@ -359,10 +359,11 @@ def test_right_methods_pass(method: Method, check: str) -> None:
 class NotForTwoNets(FedAvg):
     """Says that it takes different nets, and refuses them."""
 
-    heterogeneous = True
+    facts = Facts(nets="any")
 
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        raise UserError("one net, please")
+    def prepare(self, context: Any) -> Any:
+        if context.nets_differ:
+            raise UserError("one net, please")
 
 
 class NotPlain(FedAvg):

@@ -13,7 +13,7 @@ from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Conflict
-from rayfl.methods import METHODS, FedAvg
+from rayfl.methods import METHODS, Facts, FedAvg
 from rayfl.nets import CNNB
 from rayfl.training import Batch, Client, Params, State, Training
 from rayfl.training.loop import run_loop
@@ -213,7 +213,7 @@ def test_totals_over_what_is_not_there_are_refused() -> None:
 class ByValidation(FedAvg):
     """FedAvg that keeps its validation loss before training, and may say that it needs the data."""
 
-    uses_validation = True
+    facts = Facts(validation="needed")
     asks: bool = True
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
@@ -230,7 +230,7 @@ class ByValidation(FedAvg):
 class Careful(ByValidation):
     """One that does without where there are none."""
 
-    uses_validation = False
+    facts = Facts()
 
 
 def test_a_run_without_the_validation_data_of_its_method_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Cohort
+from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.fdse.consensus import counted_mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
@@ -41,7 +41,7 @@ class FDSE(PartlyPersonal):
     are averaged. The paper prints neither ``gamma`` nor where the running estimates start.
     """
 
-    averaging = "uniform"
+    facts = Facts(averaging="uniform")
 
     lam: Annotated[float, at_least(0)] = 0.1
     """Weight of the regulariser, lambda."""

@@ -154,7 +154,7 @@ def method_of(name: str) -> Method:
 def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> tuple[Run, Any]:
     """Run rayfl; return the run, and the batches of all fits by (client, round, number)."""
     case, method = CASES[name], method_of(name)
-    val = method.uses_validation or method.prefers_validation
+    val = method.facts.validation != "unused"
     data = setting.changed(data_of(setting.division, val, case.side))
     training = {**TRAINING, **setting.training, **case.settings}
     run = start(method, data, case.net, rounds=len(setting.cohorts), execution=execution, **training)
