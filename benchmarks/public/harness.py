@@ -135,9 +135,10 @@ class Pair:
         """Run both; return the largest differences: of the server, of clients, of each view's scores."""
         name = f"{self.method} beside public code"
         kind = METHODS[self.method]
+        facts = kind().facts
         with (
             mock.patch.dict(CASES, {name: self.case}),
-            mock.patch.object(kind, "averaging", self.averaging or kind.averaging),
+            mock.patch.object(kind, "facts", replace(facts, averaging=self.averaging or facts.averaging)),
         ):
             run, noted = parity.federated(name, parity.Setting(cohorts=self.cohorts))
             world = parity.world_of(run, self.case, noted, self.cohorts)

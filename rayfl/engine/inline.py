@@ -15,6 +15,7 @@ from rayfl.engine.process import cap_gpu_memory, check_gpu, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.set_up import ignore_trial_errors
 from rayfl.engine.worker import Worker
+from rayfl.methods.base import has_exchange
 from rayfl.training.stacked import discrepancy
 
 
@@ -77,6 +78,10 @@ def stack_difference(plan: Plan, data: FederatedData) -> str:
             with ignore_trial_errors():
                 workers.start(allow_fewer=False)
                 download = workers.call(SERVER, "download", ids)
+                if has_exchange(plan.method, 0):
+                    uploads, _ = workers.call(0, "exchange", 0, download, [tuple(ids)])
+                    workers.call(SERVER, "keep_exchange", uploads)
+                    download = workers.call(SERVER, "download", ids)
                 return discrepancy(workers.call(0, "updates", download, ids), tolerance)
         finally:
             workers.close()

@@ -21,7 +21,7 @@ from rayfl.errors import BadValue, Missing, Unknown
 from rayfl.evaluation.score import answer_at_once, replaced
 from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
-from rayfl.training.state import as_tensor
+from rayfl.training.state import State, as_tensor
 
 
 @torch_defaults()
@@ -65,6 +65,7 @@ class Models:
         self._has_data = has_data
         self._worker, self._server = worker, server
         self.views = tuple(worker.method.views)
+        self._personalised: dict[int, State] = {}
 
     def __len__(self) -> int:
         """Return the number of clients that may train: those of an unseen domain have no models."""
@@ -111,9 +112,18 @@ class Models:
         if untrained and by is None:
             found = self._worker.state_for_new_clients(range(len(self)))
             given = self._worker.for_new_clients(found).everyone
-        scoring = self._worker.method.scores(seen, self._worker.state(client, seen, given), down, x)
-        scores = dict(answer_at_once(scoring))
+        state = self._worker.state(client, seen, given)
+        if self._has_data and self._worker.method.overrides("personalise"):
+            state = self._personalised_state(client, state, down)
+        scores = dict(answer_at_once(self._worker.method.scores(seen, state, down, x)))
         return replaced(scores, by) if untrained else scores
+
+    def _personalised_state(self, client: int, state: State, down: State) -> State:
+        """Return the state with which a client is scored; that of the last one is kept."""
+        if client not in self._personalised:
+            found = self._worker.personalised_states(self.round, {client: state}, {client: down})
+            self._personalised = {client: found.get(client, state)}
+        return self._personalised[client]
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return what enters the last layer, [B, d], for inputs [B, ...], by view.

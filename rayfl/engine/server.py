@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,16 @@ from rayfl.engine.base import Plan
 from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.set_up import set_up
-from rayfl.engine.travel import Download, RoundResult, States, check_state, first_missing, state_spec
+from rayfl.engine.travel import (
+    BEFORE,
+    Download,
+    RoundResult,
+    States,
+    check_state,
+    first_missing,
+    first_server_state,
+    state_spec,
+)
 from rayfl.errors import Conflict
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
@@ -37,7 +46,9 @@ class Server:
         self.method = plan.method
         self._per_client = self.method.overrides("download_for")
         _, self.context = set_up(plan, data)
-        self.uploads = self.context.reductions(self.method.uploads(self.context))
+        declared = self.method.uploads(self.context)
+        self.uploads = self.context.reductions(declared)
+        self._uploads_before = self.context.reductions(declared, before=True)
         self._samples = data.counts("train")[: data.seen]
         self.state: State = self._initial_state()
         self._first = state_spec(self.state)
@@ -46,7 +57,7 @@ class Server:
         """Return the state before the first round."""
         name, when = f"{type(self.method).__name__}.init_server", "before the first round"
         with guard_call(self.method, CPU, "init_server", when, initial=[self.context.initial]):
-            state = self.method.init_server(self.context)
+            state = first_server_state(self.method, self.context)
         return canonical(check_state(name, state, when))
 
     @exits_as_errors()
@@ -90,6 +101,16 @@ class Server:
             self.step(self.build_cohort(ids, round), *ends[:sums])
         return None if self._per_client else self.download(()), None
 
+    @exits_as_errors()
+    def take_exchange(self, drop: bool, sums: int, *ends: Any) -> None:
+        """Put what clients upload before a round's training into the state; for the arguments see above."""
+        if drop or not any(result.bad for result in ends[sums:]):
+            self.keep_exchange(*ends[:sums])
+
+    def keep_exchange(self, *parts: dict[str, Accumulated]) -> None:
+        """Combine what clients have uploaded before a round's training, and put it into the state."""
+        self.state = {**self.state, BEFORE: canonical(combine(self._uploads_before, parts))}
+
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""
         own = self._samples[list(ids)].tolist()
@@ -106,6 +127,8 @@ class Server:
             uploads = combine(self.uploads, parts)
             with guard_call(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
                 found = self.method.aggregate(self.state, uploads, cohort)
+            if self._uploads_before and isinstance(found, Mapping):
+                found = {BEFORE: self.state[BEFORE], **found}
             state = check_state(name, found, f"in {when}", self._first)
             if wrong := _first_not_finite(state, [self.state, uploads]):
                 raise Conflict(

@@ -76,6 +76,7 @@ class Session:
         self.system_metrics = SystemMetrics()
         self._pace = Pace(data.counts("train"))
         self._one_download = not plan.method.overrides("download_for")
+        self._personalises = plan.method.overrides("personalise")
         self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
@@ -110,7 +111,7 @@ class Session:
     def _forget_processes(self) -> None:
         """Forget what processes hold."""
         self.owner_of: dict[int, int] = {}
-        self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
+        self._newest_download: Any = None  # of the newest server state, if it is the same for all clients
         self._under_way: list[Any] = []  # references that nobody has waited for
         self._last_step: tuple[int, Any] | None = None  # of a round, and its sign
 
@@ -141,26 +142,55 @@ class Session:
             WorkersLost: processes have died; all methods of a session may raise it.
         """
         result = self._train(round, groups, score_splits, on_bad_update == "drop")
-        result.sort()
-        self.system_metrics.dropped = dict(sorted(result.bad.items()))
-        if result.bad and on_bad_update == "stop":
-            warning = self.plan.method.warning(self.plan.training, self.data, {})
-            raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, warning))
+        self.system_metrics.dropped |= self._sort_and_check(round, result, on_bad_update)
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.owner_of and i not in result.bad)
         self._stateless |= {*result.ids} - result.bad.keys()
         self._stateless -= result.keeps
         return result
 
+    def exchange(
+        self, round: int, groups: Sequence[ClientGroup], on_bad_update: Literal["stop", "drop"] = "stop"
+    ) -> RoundResult:
+        """Let clients upload before a round's training, and the server keep it; see ``Method.before_round``.
+
+        Args:
+            round: from 0.
+            groups: who uploads, as ``Engine.groups`` has cut them.
+            on_bad_update: as for ``train``; a client whose upload is left out trains in the round.
+
+        Raises:
+            BadUpdate: an upload is not finite, and the policy is to stop.
+        """
+        self.workers.add_workers()
+        drop = on_bad_update == "drop"
+        _, _, calls = self._run_on_groups("exchange", groups, round, drop, returns=2)
+        sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
+        waiting = [reply for _, reply in calls.values()]
+        done = self.workers.call(SERVER, "take_exchange", drop, len(sums), *sums, *waiting)
+        result = RoundResult()
+        for reply in self._get([*waiting, done])[:-1]:
+            result.merge(reply)
+        self._newest_download = None
+        self._sort_and_check(round, result, on_bad_update)
+        return result
+
+    def _sort_and_check(
+        self, round: int, result: RoundResult, on_bad_update: Literal["stop", "drop"]
+    ) -> dict[int, str]:
+        """Put the clients in order; return the bad ones, or stop at them."""
+        result.sort()
+        if result.bad and on_bad_update == "stop":
+            warning = self.plan.method.warning(self.plan.training, self.data, {})
+            raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, warning))
+        return dict(sorted(result.bad.items()))
+
     def _train(
         self, round: int, groups: Sequence[ClientGroup], score_splits: Sequence[str], drop: bool
     ) -> RoundResult:
         """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.add_workers()
-        download = self._download([i for group in groups for i in group])
-        placed, moved, calls = self._run_on_groups(
-            "train", groups, round, download, score_splits, drop, returns=2
-        )
+        placed, moved, calls = self._run_on_groups("train", groups, round, score_splits, drop, returns=2)
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         ends = [round, drop, len(sums), *sums, *waiting]
@@ -168,7 +198,7 @@ class Session:
         replies = self._get(waiting)
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
-        self._downloads = {(): download} if self._one_download else {}
+        self._newest_download = download if self._one_download else None
         result, metrics = RoundResult(), SystemMetrics(moved=moved, hosts=self.workers.hosts)
         for reply in replies:
             result.merge(reply)
@@ -186,22 +216,23 @@ class Session:
         name: str,
         groups: Sequence[ClientGroup],
         round: int,
-        download: Any,
         *further: Any,
         returns: int = 1,
     ) -> tuple[list[list[ClientGroup]], int, dict[int, Any]]:
-        """Call an operation of the workers for groups of clients, whose states move to them.
+        """Call an operation of the workers for groups of clients, with their downloads and their states.
 
         Returns:
             The groups of each worker, how many clients move, and the references of the results.
         """
         placed = place_groups(groups, self._pace.cost, self._usual_owner, len(self.workers))
         arrivals, moved = self._move_states(placed)
-        calls = {
-            k: self.workers.call(k, name, round, download, mine, *further, *states, returns=returns)
-            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
-            if mine
-        }
+        calls = {}
+        for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True)):
+            if mine:
+                download = self._download([i for group in mine for i in group])
+                calls[k] = self.workers.call(
+                    k, name, round, download, mine, *further, *states, returns=returns
+                )
         return placed, moved, calls
 
     def _sums_per_host(self, parts: dict[int, Any]) -> list[Any]:
@@ -216,11 +247,15 @@ class Session:
         ]
 
     def _download(self, ids: Iterable[int]) -> Any:
-        """Return the reference of the download of these clients, from the newest server state."""
-        key = () if self._one_download else tuple(ids)
-        if key not in self._downloads:
-            self._downloads[key] = self.workers.call(SERVER, "download", key)
-        return self._downloads[key]
+        """Return the reference of the download of these clients, from the newest server state.
+
+        One that differs from client to client is made for those of one worker, and is not kept.
+        """
+        if not self._one_download:
+            return self.workers.call(SERVER, "download", tuple(ids))
+        if self._newest_download is None:
+            self._newest_download = self.workers.call(SERVER, "download", ())
+        return self._newest_download
 
     def _move_states(self, placed: Sequence[Sequence[ClientGroup]]) -> tuple[list[list[Any]], int]:
         """Move the states of clients that train on another worker than the one that holds them."""
@@ -270,20 +305,24 @@ class Session:
         by, given = self.plan.counts_by, EMPTY_DOWNLOAD
         if untrained and by is None:
             given = self.workers.call(0, "for_new_clients", *self._new_client_states())
-        download = self._download(ids)
-        samples = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
-        placed = self._place_clients(ids, samples.tolist())
-        calls = [
-            self.workers.call(k, "evaluate", round, download, mine, splits, given)
-            for k, mine in enumerate(placed)
-            if mine
-        ]
+        if self._personalises:  # which is training: as with it, a stack is the same on all workers
+            groups = self.plan.engine.groups(ids)
+            calls = [*self._run_on_groups("evaluate", groups, round, splits, given)[2].values()]
+        else:
+            samples = sum(
+                (self.data.counts(each)[list(ids)] for each in splits), np.zeros(len(ids), np.int64)
+            )
+            calls = [
+                self.workers.call(k, "evaluate", round, self._download(mine), [mine], splits, given)
+                for k, mine in enumerate(self._place_clients(ids, samples.tolist()))
+                if mine
+            ]
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
         for i in scores.keys() & set(untrained):
             scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
-        _, _, calls_of = self._run_on_groups("finetune", tuned, round, download, splits, given, untrained)
+        _, _, calls_of = self._run_on_groups("finetune", tuned, round, splits, given, untrained)
         for found in self._get([*calls_of.values()]):
             for i, splits_of in found.items():
                 scores[i] = {split: scores[i][split] | views for split, views in splits_of.items()}
@@ -313,11 +352,10 @@ class Session:
     def unseen(self, round: int) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
         ids = range(self.data.seen, len(self.data))
-        download = self._download(ids)
         given = self._new_client_states()
         count = len(self.workers)
         calls = [
-            self.workers.call(k, "unseen", round, download, mine, *given)
+            self.workers.call(k, "unseen", round, self._download(mine), mine, *given)
             for k in range(count)
             if (mine := ids[k::count])
         ]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from rayfl.data import Dataset, FederatedData
 from rayfl.engine.base import Plan
 from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
-from rayfl.engine.travel import Download, check_state, check_views
+from rayfl.engine.travel import Download, check_state, check_views, first_server_state
 from rayfl.errors import BadCode, UserError, error_context
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
 from rayfl.methods.base import further_nets
 from rayfl.methods.checks import check_nets
-from rayfl.nets import Architecture, build
+from rayfl.nets import Architecture, SplitNet, build
 from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
 from rayfl.training.context import Context
@@ -58,6 +59,18 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
         with error_context(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
     first = nets[names[0]]
+    for module, making in method.modules(first).items():
+        if module in further:
+            raise BadCode(
+                f"{type(method).__name__}.modules",
+                f"has {module!r}, which is an option",
+                "choose another name",
+            )
+        further[module] = Net(
+            partial(_wrap_module, making),
+            dtype=plan.training.dtype,
+            bfloat16=plan.training.precision == "bfloat16",
+        )
     context = Context(
         net=first,
         initial=first.initial(plan.seed),
@@ -80,6 +93,11 @@ def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torc
         bfloat16=plan.training.precision == "bfloat16",
         again=partial(making, again=True),
     )
+
+
+def _wrap_module(making: Callable[[], nn.Module]) -> SplitNet:
+    """Return a module of a method's own in the form of a net."""
+    return SplitNet(making(), nn.Sequential(), nn.Identity())  # type: ignore[arg-type]
 
 
 def _largest_tokens(dataset: Dataset) -> torch.Tensor | None:
@@ -136,7 +154,7 @@ def try_scores(
             context=context,
         )
         name = f"{type(method).__name__}.init_server"
-        server = check_state(name, method.init_server(context), "before the first round")
+        server = check_state(name, first_server_state(method, context), "before the first round")
         down, state = _try_download(method, context, server), method.init_client(client)
         x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
         found = dict(answer_at_once(method.scores(client, state, down, x)))

@@ -17,12 +17,13 @@ from rayfl.errors import BadCode
 from rayfl.evaluation.score import ClientScores
 from rayfl.methods import Method
 from rayfl.system.text import short_repr
+from rayfl.training.context import Context
 from rayfl.training.params import Params
 from rayfl.training.state import Packed, State, pack, take_apart, unpack
 
 
 class Download(NamedTuple):
-    """What clients receive; packed into one buffer per dtype when it travels.
+    """What clients receive; packed into one buffer per dtype when it travels, without repetitions.
 
     Attributes:
         everyone: what all clients receive.
@@ -40,7 +41,7 @@ class Download(NamedTuple):
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack_download, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})
+        return _unpack_download, (pack({"everyone": self.everyone, "each": self.each}),)
 
 
 EMPTY_DOWNLOAD = Download({}, {})
@@ -53,8 +54,8 @@ class States(dict[int, State]):
         return _unpack_states, (pack(self),)
 
 
-def _unpack_download(everyone: Packed, each: dict[int, Packed]) -> Download:
-    return Download(unpack(everyone), {i: unpack(packed) for i, packed in each.items()})
+def _unpack_download(packed: Packed) -> Download:
+    return Download(**unpack(packed))
 
 
 def _unpack_states(packed: Packed) -> States:
@@ -111,6 +112,8 @@ class RoundResult:
         self.merge(RoundResult([id], [loss], [steps], sent, received))
 
 
+BEFORE = "before"
+"""Key of the server's state for what clients have uploaded before a round's training."""
 StateSpec = dict[str, Any]
 """What must stay the same in a state: its keys, and of tensors the type and all but the first dimension."""
 
@@ -170,6 +173,13 @@ def check_state(call: str, found: Any, when: str, first: StateSpec | None = None
             "dimension; what is to become anything else is None at first",
         )
     return state
+
+
+def first_server_state(method: Method, context: Context) -> Any:
+    """Return the server's state before the first round, with room for what ``before_round`` uploads."""
+    state = method.init_server(context)
+    wanted = method.overrides("before_round") and isinstance(state, Mapping)
+    return {BEFORE: {}, **state} if wanted else state
 
 
 def check_update(call: str, both: Any, when: str, first: StateSpec) -> tuple[Mapping[str, Any], State]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from rayfl.engine.travel import (
     RoundResult,
     States,
     StateSpec,
+    check_state,
     check_update,
     check_views,
     state_spec,
@@ -75,6 +76,7 @@ LOOP_CHUNK_BYTES = 8 * 2**20
 class _RoundContext:
     """The arguments of the current round, and where its results go."""
 
+    hook: Literal["local_update", "before_round"]
     round: int
     download: Download
     score_splits: Sequence[str]
@@ -113,7 +115,11 @@ class Worker:
         self.device = torch.device(engine.device)
         self._nets, self.context = set_up(plan, data)
         self._further = self.context.nets
-        self.uploads = self.context.reductions(self.method.uploads(self.context))
+        declared = self.method.uploads(self.context)
+        self.uploads = {
+            "local_update": self.context.reductions(declared),
+            "before_round": self.context.reductions(declared, before=True),
+        }
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         for net in {*initial, *self._further.values()}:
@@ -190,7 +196,8 @@ class Worker:
         """Start the updates of clients in the first round; the caller runs them."""
         download, clients = self._download_on_device(download), [self.client(i, 0) for i in ids]
         return [
-            self._start_update(c, self.state(c.id, c), self._client_download(download, c.id)) for c in clients
+            self._start("local_update", c, self.state(c.id, c), self._client_download(download, c.id))
+            for c in clients
         ]
 
     @exits_as_errors()
@@ -216,6 +223,30 @@ class Worker:
         Returns:
             The accumulated uploads, for the server; and the round's results, for the driver.
         """
+        return self._run_round("local_update", round, download, groups, score_splits, drop, arrivals)
+
+    @exits_as_errors()
+    def exchange(
+        self,
+        round: int,
+        download: Download,
+        groups: Sequence[ClientGroup],
+        drop: bool = False,
+        *arrivals: States,
+    ) -> tuple[dict[str, Accumulated], RoundResult]:
+        """Accumulate what the clients of some groups upload before a round's training; see ``train``."""
+        return self._run_round("before_round", round, download, groups, (), drop, arrivals)
+
+    def _run_round(
+        self,
+        hook: Literal["local_update", "before_round"],
+        round: int,
+        download: Download,
+        groups: Sequence[ClientGroup],
+        score_splits: Sequence[str],
+        drop: bool,
+        arrivals: Sequence[States],
+    ) -> tuple[dict[str, Accumulated], RoundResult]:
         for states in arrivals:
             self.states.update(states)
         if self.plan.engine.device == "cpu" and any(
@@ -224,10 +255,10 @@ class Worker:
             keep_freed_memory()  # an upload is added up as one float64 vector
         download = self._download_on_device(download)
         group_of = {i: group for group in groups for i in group}
-        guard = Guard(self.method, self.device, "local_update", f"round {round}")
-        accumulator, result = Accumulator(self.uploads, group_of), RoundResult()
+        guard = Guard(self.method, self.device, hook, f"round {round}")
+        accumulator, result = Accumulator(self.uploads[hook], group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
-        context = _RoundContext(round, download, score_splits, drop, accumulator, result, guard)
+        context = _RoundContext(hook, round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
         if is_own(type(optimiser)):
             guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OPTIMISER_ADVICE))
@@ -249,17 +280,20 @@ class Worker:
         return merge_parts(parts)
 
     def _training_chunks(self, groups: Sequence[ClientGroup]) -> list[list[int]]:
-        """Return the clients with samples, as they are trained together: a stack, or some in a loop.
+        """Return the clients with samples, as they are trained together.
 
         A loop takes several at a time because that is faster, with the same results: starting update after
         update, and adding upload after upload, finds code and data in the processor's caches.
         """
-        trained = [[i for i in group if self._count(i)] for group in groups]
+        return self._chunks([[i for i in group if self._count(i)] for group in groups])
+
+    def _chunks(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return clients as they are trained together: a stack, or some in a loop."""
         if self.plan.engine.execution == "stacked":
-            return [ids for ids in trained if ids]
+            return [[*group] for group in groups if group]
         largest = max(initial.nbytes for initial in self._initials)
         size = max(1, min(LOOP_CHUNK, LOOP_CHUNK_BYTES // largest))
-        ids = [i for group in trained for i in group]
+        ids = [i for group in groups for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
     def _train_chunk(self, context: _RoundContext, ids: list[int]) -> bool:
@@ -280,8 +314,10 @@ class Worker:
 
     def _client_update(self, context: _RoundContext, id: int) -> _ClientUpdate:
         """Return a client that is about to train; its state may come from the disk."""
-        client, held = self.client(id, context.round), self.states.get(id) or {}
-        if self.plan.training.optimiser_state == "kept":
+        trains, held = context.hook == "local_update", self.states.get(id) or {}
+        seed = None if trains else seed_of(self.plan.seed, context.hook, id, context.round)
+        client = self.client(id, context.round, seed)
+        if trains and self.plan.training.optimiser_state == "kept":
             client._kept = dict(held.get(KEPT, {}))
         return _ClientUpdate(client, held, self._client_download(context.download, id))
 
@@ -295,7 +331,7 @@ class Worker:
         counts = {"client.class_counts": [one.client._class_counts for one in each]}
         states = [one.state for one in each]
         handed = Snapshot(down=[everyone, *own], state=states, **of_all, **counts)
-        updates = [self._start_update(one.client, one.state, one.down) for one in each]
+        updates = [self._start(context.hook, one.client, one.state, one.down) for one in each]
         returned = self._run(updates, lambda k, fitted: each[k].fits.append(fitted))
         for further in self._further.values():
             further.release()
@@ -344,10 +380,12 @@ class Worker:
     def _accept(self, context: _RoundContext, one: _ClientUpdate, both: Any) -> None:
         """Accumulate a client's upload, keep its next state, and score it; or record what is wrong."""
         client, i, result = one.client, one.client.id, context.result
-        name = f"{type(self.method).__name__}.local_update"
-        up, state = check_update(
-            name, both, f"of client {i} in round {context.round}", self._expected_spec(one)
-        )
+        name, when = f"{type(self.method).__name__}.{context.hook}", f"of client {i} in round {context.round}"
+        if context.hook == "before_round":
+            if not isinstance(both, Mapping):
+                raise BadCode(name, f"has returned {short_repr(both)}, {when}", "it must return the upload")
+            both = both, one.state  # which stays
+        up, state = check_update(name, both, when, self._expected_spec(one))
         if client._fits != len(one.fits):
             raise BadCode(
                 name,
@@ -364,6 +402,9 @@ class Worker:
         result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *counted)
         if problem is not None:
             result.bad[i] = problem
+            return
+        if context.hook == "before_round":
+            context.accumulator.add(i, prepared, client.samples)
             return
         if one.fits and not steps:
             result.idle.add(i)
@@ -386,16 +427,15 @@ class Worker:
             return self._first[kind]
         return {at: None for at in self._first.get(kind, {}) if at.count("/") == 1}
 
-    def _start_update(self, client: Client, state: State, down: State) -> Any:
-        """Start a client's update."""
-        update = self.method.local_update(client, state, down)
-        if not inspect.isawaitable(update):
+    def _start(self, hook: str, client: Client, state: State, down: State) -> Any:
+        """Start what awaits a client's fits, such as its update."""
+        started = getattr(self.method, hook)(client, state, down)
+        if not inspect.isawaitable(started):
             raise BadCode(
-                f"{type(self.method).__name__}.local_update",
-                f"returns {short_repr(update)} at once: it must be an `async def`, which awaits client.fit "
-                "and returns the upload and the next state",
+                f"{type(self.method).__name__}.{hook}",
+                f"returns {short_repr(started)} at once: it must be an `async def`, which awaits client.fit",
             )
-        return update
+        return started
 
     def _guard_after_round(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
         """Refuse a call after a round that draws, keeps something, or changes what all clients share."""
@@ -416,36 +456,77 @@ class Worker:
         self,
         round: int,
         download: Download,
-        ids: Sequence[int],
+        groups: Sequence[Sequence[int]],
         splits: Sequence[str],
         given: Download = EMPTY_DOWNLOAD,
+        *arrivals: States,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
 
         Args:
             round: the round that has just ended.
             download: what they would receive.
-            ids: whom to score.
+            groups: whom to score; a stack that is personalised holds clients of one group.
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
+            arrivals: states of clients that move here first.
         """
+        for states in arrivals:
+            self.states.update(states)
         download = self._download_on_device(download)
         with self._guard_after_round("scores", round, download):
             scores: dict[int, ClientScores] = {}
+            ids = [i for group in groups for i in group]
             self.states.expect_reads(ids)
             predicts: dict[int, Predict] = {}
             samples = size = 0
-            for i in ids:
-                client = self.client(i, round)
-                state = self.state(i, client, given.everyone)
-                predicts[i] = self._predict(client, state, self._client_download(download, i))
+            for client, state, down in self._clients_to_score(round, download, groups, given.everyone):
+                i = client.id
+                predicts[i] = self._predict(client, state, down)
                 size += payload_bytes(download.each[i]) if i in download.each else 0
                 samples += min((n for split in splits if (n := self._count(i, split))), default=0)
                 size += payload_bytes(state) if state else 0
-                if samples >= BLOCK or size >= BLOCK_BYTES or i == ids[-1]:
+                if samples >= BLOCK or size >= BLOCK_BYTES:
                     scores |= self._score(predicts, round, splits, download.everyone)
                     predicts, samples, size = {}, 0, 0
-        return scores
+            return scores | (self._score(predicts, round, splits, download.everyone) if predicts else {})
+
+    def _clients_to_score(
+        self, round: int, download: Download, groups: Sequence[Sequence[int]], given: State
+    ) -> Iterator[tuple[Client, State, State]]:
+        """Yield clients, each with the state and the download with which it is scored."""
+        personalises = self.method.overrides("personalise")
+        for ids in self._chunks(groups) if personalises else ([i] for group in groups for i in group):
+            clients = [self.client(i, round) for i in ids]
+            states = {client.id: self.state(client.id, client, given) for client in clients}
+            downs = {i: self._client_download(download, i) for i in ids}
+            if personalises:
+                states |= self.personalised_states(round, states, downs)
+            yield from ((client, states[client.id], downs[client.id]) for client in clients)
+
+    def personalised_states(
+        self, round: int, states: Mapping[int, State], downs: Mapping[int, State]
+    ) -> dict[int, State]:
+        """Return the states with which clients are scored that have training data; see ``personalise``.
+
+        Args:
+            round: the round that has just ended.
+            states: their personal states.
+            downs: what the server would send each.
+        """
+        name = f"{type(self.method).__name__}.personalise"
+        clients = []
+        for i in filter(self._count, states):
+            clients.append(self.client(i, round, seed_of(self.plan.seed, "personalise", i, round)))
+            clients[-1]._val = clients[-1]._val[:0]  # which chooses among what is scored
+        updates = [self._start("personalise", c, states[c.id], downs[c.id]) for c in clients]
+        found = self._run(updates, lambda k, fitted: None) if updates else []
+        for further in self._further.values():
+            further.release()
+        return {
+            client.id: check_state(name, state, f"of client {client.id} after round {round}")
+            for client, state in zip(clients, found, strict=True)
+        }
 
     def _predict(self, client: Client, state: State, down: State) -> Predict:
         """Return what gives the scores of a client's models."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -76,6 +76,8 @@ class Facts:
         uses_rounds: whether the method reads ``context.rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
         without_loss: views whose scores are not logits.
+        before: who uploads what ``before_round`` returns: the cohort of every ``round``, or all clients
+            ``once``.
         unchecked: checks of ``rayfl.testing`` that do not hold for the method -> why.
     """
 
@@ -85,6 +87,7 @@ class Facts:
     works_with: Mapping[str, str | float] = field(default_factory=dict)
     uses_rounds: bool = False
     without_loss: frozenset[str] = frozenset()
+    before: Literal["round", "once"] = "round"
     unchecked: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -195,6 +198,45 @@ class Method(Settings, ABC, place="method"):
         """
         return "global" if "global" in self.views else None
 
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        """Return what a client uploads before the round's training: the uploads with ``before=True``.
+
+        What they combine to is ``server["before"]``, upload key -> value, when the round's download is made;
+        until the first such exchange it is empty. Everybody in the cohort is asked in every round, or all
+        clients once, before the first round (``facts.before``).
+
+        Args:
+            client: whose ``fit`` may be awaited; it draws otherwise than in the round's training.
+            state: the client's personal state, which stays as it is.
+            down: what the server would send now.
+        """
+        return {}
+
+    async def personalise(self, client: Client, state: State, down: State) -> State:
+        """Return the state with which a client is scored in this evaluation alone: it is not kept.
+
+        Not asked for clients without training data, right after training, and for models without their
+        data: ``scores`` then finds the ordinary state, and falls back on ``down``.
+
+        Args:
+            client: whose ``fit`` is awaited on its training data; it draws otherwise than in training.
+            state: its personal state.
+            down: what the server would send now.
+        """
+        return state
+
+    def modules(self, net: Net) -> Mapping[str, Callable[[], nn.Module]]:
+        """Return modules of the method's own, such as projections of features: name -> what builds one.
+
+        Each takes one tensor. They are in ``context.nets`` and ``client.nets`` beside further nets, their
+        weights are ``Params`` (with names that begin with ``conv.``), and ``context.initial_of(name)`` draws
+        the initial ones.
+
+        Args:
+            net: the first net, whose ``module.head.in_features`` is the number of features.
+        """
+        return {}
+
     def prepare(self, context: Context) -> Any:
         """Return what a process works out once, as ``context.prepared``; refuse a run that cannot be done.
 
@@ -266,6 +308,11 @@ class Method(Settings, ABC, place="method"):
     def overrides(self, hook: str) -> bool:
         """Return whether the method's class has a member of its own in the place of the default."""
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+
+def has_exchange(method: Method, round: int) -> bool:
+    """Return whether clients upload before the training of a round (from 0); see ``Method.before_round``."""
+    return method.overrides("before_round") and (round == 0 or method.facts.before == "round")
 
 
 def further_nets(method: Method) -> dict[str, Architecture | str | None]:

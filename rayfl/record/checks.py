@@ -92,6 +92,13 @@ class _Untrained(TypedDict):
     view: NotRequired[str | None]
 
 
+class _BeforeRound(TypedDict):
+    clients: list[_Count]
+    dropped: list[_Count]
+    up: dict[str, list[_Count]]
+    down: dict[str, list[_Count]]
+
+
 class _Record(TypedDict):
     round: _Count
     cohort: list[_Count]
@@ -101,6 +108,7 @@ class _Record(TypedDict):
     loss: list[_Number]
     up: dict[str, list[_Count]]
     down: dict[str, list[_Count]]
+    before_round: NotRequired[_BeforeRound]
     not_finite: NotRequired[list[str]]
     evaluation: NotRequired[dict[EvaluationPoint, _Views]]
     untrained: NotRequired[_Untrained]
@@ -188,6 +196,11 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
     columns = [record["steps"], record["loss"], *record["up"].values(), *record["down"].values()]
     if record["samples"] != samples["train"][cohort].tolist() or {*map(len, columns)} != {len(cohort)}:
         raise ValueError("its samples, steps, losses or bytes are not those of the cohort")
+    if before := record.get("before_round"):
+        _check_ascending(before["clients"], everyone)
+        _check_ascending(before["dropped"], {*before["clients"]})
+        if {*map(len, (*before["up"].values(), *before["down"].values()))} - {len(before["clients"])}:
+            raise ValueError("its bytes before the round are not those of its clients")
     for views in record.get("evaluation", {}).values():
         _check_clients(views, samples)
 

@@ -247,13 +247,13 @@ def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None and math.isfinite(x)]
     weight = sum(n for n, _ in pairs)
+    parts = [record, *([record["before_round"]] if "before_round" in record else [])]
     return {
         "round": record["round"],
         "cohort": len(record["cohort"]),
         "dropped": len(record["dropped"]),
         "loss": sum(n * x for n, x in pairs) / weight if weight else None,
-        "up": sum(sum(payload) for payload in record["up"].values()),
-        "down": sum(sum(payload) for payload in record["down"].values()),
+        **{way: sum(sum(map(sum, part[way].values())) for part in parts) for way in ("up", "down")},
     }
 
 

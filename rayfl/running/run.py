@@ -31,6 +31,7 @@ from rayfl.errors import BadValue, Shortage
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import or_none
 from rayfl.evaluation.metrics import client_accuracies
+from rayfl.methods.base import has_exchange
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config
@@ -366,6 +367,7 @@ class Rounds(Run):
             evaluates = settings.evaluates(round)
             if round == 0 and self._scores_untrained:
                 self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
+            exchanged = self._exchange(round)
             result = session.train(
                 round,
                 settings.engine.groups(self.cohort(round)),
@@ -374,7 +376,7 @@ class Rounds(Run):
             )
             trained = time.perf_counter()
             self.latest.keep(result.scores)
-            record = self._round_record(round, result, evaluates)
+            record = self._round_record(round, result, exchanged, evaluates)
             line = self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
@@ -419,7 +421,20 @@ class Rounds(Run):
         """Return the models of all clients as they are now."""
         return self.session.models(self._done, self._trained)
 
-    def _round_record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
+    def _exchange(self, round: int) -> RoundResult | None:
+        """Let clients upload before the round's training, where the method asks for it."""
+        method, data = self.settings.method, self.session.data
+        if not has_exchange(method, round):
+            return None
+        ids = self.cohort(round)
+        if method.facts.before == "once":
+            trained = np.flatnonzero(data.sizes[: data.seen]).tolist()
+            ids = sorted({*trained} - {*self.settings.sampling.unlisted(data.seen)})
+        return self.session.exchange(round, self.settings.engine.groups(ids), self.settings.on_bad_update)
+
+    def _round_record(
+        self, round: int, result: RoundResult, exchanged: RoundResult | None, evaluates: bool
+    ) -> dict[str, Any]:
         """Return the metrics line of a round, with an evaluation if one is due."""
         data = self.session.data
         record: dict[str, Any] = {
@@ -432,6 +447,15 @@ class Rounds(Run):
             "up": result.up,
             "down": result.down,
         }
+        if exchanged:
+            record["before_round"] = {
+                "clients": exchanged.ids,
+                "dropped": sorted(exchanged.bad),
+                "up": exchanged.up,
+                "down": exchanged.down,
+            }
+            if exchanged.bad:
+                warn(_dropped_text(round, exchanged.bad))
         self._trained |= set(result.ids) - result.bad.keys()
         if evaluates:
             scored = self._scored_clients(round)

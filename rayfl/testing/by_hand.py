@@ -16,6 +16,7 @@ from rayfl.engine.travel import RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
+from rayfl.methods.base import has_exchange
 from rayfl.nets import Architecture, SplitNet
 from rayfl.training import State, Training
 from rayfl.training.context import Averaging
@@ -118,7 +119,12 @@ class Run:
 
     def round(self, cohort: Sequence[int], score_splits: Sequence[str] = ()) -> None:
         """Train and aggregate a cohort."""
-        number = len(self.results)
+        number, method = len(self.results), self.worker.method
+        if has_exchange(method, number):
+            asked = range(self.worker.data.seen) if method.facts.before == "once" else cohort
+            uploads, found = self.worker.exchange(number, self.server.download(asked), [tuple(asked)])
+            assert not found.bad, found.bad
+            self.server.keep_exchange(uploads)
         download = self.server.download(cohort)
         accumulated, result = self.worker.train(number, download, [tuple(cohort)], score_splits)
         assert not result.bad, result.bad
@@ -131,9 +137,11 @@ class Run:
         """Return what every view says of images after the last round."""
         down = self.server.download([client]).for_client(client)
         view = self.worker.client(client, len(self.results))
+        states = {client: self.worker.state(client, view)}
+        if self.worker.method.overrides("personalise"):
+            states |= self.worker.personalised_states(len(self.results), states, {client: down})
         with torch.no_grad():
-            scoring = self.worker.method.scores(view, self.worker.state(client, view), down, x)
-            return dict(answer_at_once(scoring))
+            return dict(answer_at_once(self.worker.method.scores(view, states[client], down, x)))
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""

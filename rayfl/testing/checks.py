@@ -23,6 +23,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg, Method
+from rayfl.methods.base import has_exchange
 from rayfl.nets import Architecture
 from rayfl.running.checks import check_class
 from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, tiny_wide
@@ -192,6 +193,10 @@ def processes_do_not_matter(subject: _Subject) -> None:
     ):
         for number in range(2):
             down = run.server.download(range(4))
+            if has_exchange(subject.method, number):
+                uploads = [worker.exchange(number, down, [group])[0] for worker, group in turns]
+                run.server.keep_exchange(*uploads)
+                down = run.server.download(range(4))
             parts = [worker.train(number, down, [group])[0] for worker, group in turns]
             run.server.step(run.server.build_cohort(range(4), number), *parts)
     two.worker.states.update(second.states)
@@ -302,7 +307,8 @@ def _floats(value: Any) -> list[Tensor]:
 def declared_uploads_are_sent(subject: _Subject) -> None:
     """Every key of ``uploads`` is uploaded by some client; of numbered keys, one is enough."""
     sent = {_family(key) for _, up, *_ in subject.payloads for key in up}
-    declared = subject.start().server.uploads
+    context = subject.start().server.context
+    declared = subject.method.uploads(context)
     missing = [key for key in declared if _family(key) not in sent] if sent else []
     _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
 

@@ -76,9 +76,15 @@ class Context:
         """Return a fresh CPU generator of the server's for what it draws in a round."""
         return generator(self.seed, f"server {purpose}", round)
 
-    def reductions(self, uploads: Mapping[str, Reduction]) -> dict[str, Reduction]:
-        """Return how uploads are combined: means that do not say it are weighted as the run's."""
+    def reductions(self, uploads: Mapping[str, Reduction], before: bool = False) -> dict[str, Reduction]:
+        """Return how uploads are combined: means that do not say it are weighted as the run's.
+
+        Args:
+            uploads: what ``Method.uploads`` declares.
+            before: whether to return those before the round's training, or the others.
+        """
         return {
             key: replace(how, by=self.averaging) if isinstance(how, Mean) and how.by == "run" else how
             for key, how in uploads.items()
+            if how.before == before
         }

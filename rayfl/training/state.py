@@ -104,7 +104,7 @@ class Packed:
     """A state ready to travel: one contiguous NumPy buffer per dtype, which Ray shares without copying."""
 
     structure: Any
-    layout: list[tuple[str, str, tuple[int, ...]]]  # path, dtype, shape; in buffer order
+    layout: list[tuple[str, str, tuple[int, ...], int]]  # path, dtype, shape; first number in its buffer
     buffers: dict[str, np.ndarray]
 
     @property
@@ -114,14 +114,19 @@ class Packed:
 
 
 def pack(tree: Any) -> Packed:
-    """Copy a state into one flat buffer per dtype."""
+    """Copy a state into one flat buffer per dtype; what it has several times goes into it once."""
     structure, tensors = take_apart(tree)
-    layout: list[tuple[str, str, tuple[int, ...]]] = []
+    layout: list[tuple[str, str, tuple[int, ...], int]] = []
     parts: dict[str, list[Tensor]] = {}
+    sizes: dict[str, int] = {}
+    starts: dict[int, int] = {}
     for path, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        layout.append((path, dtype, tuple(tensor.shape)))
-        parts.setdefault(dtype, []).append(tensor.detach().reshape(-1).cpu())
+        if id(tensor) not in starts:
+            starts[id(tensor)] = sizes.get(dtype, 0)
+            sizes[dtype] = starts[id(tensor)] + tensor.numel()
+            parts.setdefault(dtype, []).append(tensor.detach().reshape(-1).cpu())
+        layout.append((path, dtype, tuple(tensor.shape), starts[id(tensor)]))
     return Packed(structure, layout, {dtype: _as_array(torch.cat(p)) for dtype, p in parts.items()})
 
 
@@ -136,14 +141,16 @@ def _as_array(flat: Tensor) -> np.ndarray:
 def unpack(packed: Packed) -> Any:
     """Invert ``pack``.
 
-    Every tensor gets memory of its own: the bits of some CPU kernels depend on how their input is aligned.
+    What was one tensor is one again. Each gets memory of its own: the bits of some CPU kernels depend on how
+    their input is aligned.
     """
     flat = {dtype: as_tensor(buffer).view(getattr(torch, dtype)) for dtype, buffer in packed.buffers.items()}
     tensors: dict[str, Tensor] = {}
-    used = dict.fromkeys(flat, 0)
-    for path, dtype, shape in packed.layout:
-        start, used[dtype] = used[dtype], used[dtype] + math.prod(shape)
-        tensors[path] = flat[dtype][start : used[dtype]].view(shape).clone()
+    found: dict[tuple[str, int], Tensor] = {}
+    for path, dtype, shape, start in packed.layout:
+        if (dtype, start) not in found or not math.prod(shape):
+            found[dtype, start] = flat[dtype][start : start + math.prod(shape)].view(shape).clone()
+        tensors[path] = found[dtype, start]
     return put_together(packed.structure, tensors)
 
 

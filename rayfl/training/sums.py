@@ -50,13 +50,17 @@ class Reduction:
             training, and by the difference of both it has changed the weights that it received. True stands
             for the upload's own key, where the download has it; False for none.
         adds_to: the key of the download of which an upload is a change already.
+        before: whether it is uploaded before the round's training, by ``Method.before_round``.
     """
 
     replaces: str | bool = field(default=True, kw_only=True)
     adds_to: str | None = field(default=None, kw_only=True)
+    before: bool = field(default=False, kw_only=True)
 
     def base(self, key: str) -> str:
         """Return the download's key that belongs to an upload key, where the download has it; "" for none."""
+        if self.before:
+            return ""
         return self.adds_to or (key if self.replaces is True else self.replaces or "")
 
 

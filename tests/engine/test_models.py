@@ -164,7 +164,7 @@ def test_another_view_is_a_graph_for_batches_of_any_size_and_layout(channels: in
 
 
 def test_a_pair_of_its_own() -> None:
-    """In a loop on the CPU, whatever the run's engine is; the plan's method is set up for neither."""
+    """In a loop on the CPU, whatever the run's engine is."""
     run = federate(FedAvg(), ragged(), TINY, cohorts=[[0]])
     plan = replace(run.worker.plan, method=FedAvg(), metrics=("balanced_accuracy",))
     plan = replace(plan, engine=replace(plan.engine, device="cuda", execution="stacked"))
@@ -177,5 +177,4 @@ def test_a_pair_of_its_own() -> None:
         torch.set_num_threads(before)
     found = worker.plan
     assert (found.engine.device, found.engine.execution, found.metrics) == ("cpu", "loop", ())
-    assert worker.method is not server.method
-    assert not hasattr(plan.method, "net")
+    assert worker.context is not server.context

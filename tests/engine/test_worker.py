@@ -95,7 +95,7 @@ def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, RoundRe
     worker = Worker(made, data())
     accumulated, result = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
     result.sort()
-    return worker, combine(worker.uploads, [accumulated]), result
+    return worker, combine(worker.uploads["local_update"], [accumulated]), result
 
 
 WHOLE = [(0, 1, 2), (3, 4, 5)]
@@ -253,7 +253,7 @@ def test_what_one_client_receives_besides() -> None:
     worker = Worker(plan(method=Personal()), data())
     accumulated, _ = worker.train(0, Download({"weights": worker.initial}, {1: {"factor": 3.0}}), [(0, 1)])
     expected = worker.initial * ((12 + 3 * 17) / 29)
-    assert close(combine(worker.uploads, [accumulated])["weights"], expected, 1e-12)
+    assert close(combine(worker.uploads["local_update"], [accumulated])["weights"], expected, 1e-12)
 
 
 def test_what_a_client_receives_besides_may_not_be_changed() -> None:

@@ -632,7 +632,7 @@ def test_lgfedavg_of_personal_layers_alone_is_local_training():
 def test_lgfedavg_refuses_nets_whose_shared_layers_differ():
     for p, nets in ((2, [LeNet(), CNNB()]), (6, [CNNB(), CNNB()])):
         assert start(LGFedAvg(p=p), DATA, nets).worker.client(1, 0).net is not None
-    with refused(Conflict, "method.p"):
+    with refused(Conflict, "net"):
         start(LGFedAvg(p=6), DATA, [LeNet(), CNNB()])
 
 

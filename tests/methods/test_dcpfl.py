@@ -143,7 +143,7 @@ def statistics_of_a_round(method, net=NET, data=DATA):
     run = start(method, data, net)
     everyone = range(len(data.clients))
     parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
-    pooled = pool_statistics(combine(run.worker.uploads, [parts]))
+    pooled = pool_statistics(combine(run.worker.uploads["local_update"], [parts]))
     found = []
     for i in everyone:
         x, y = run.worker.examples.batch(torch.tensor(data.clients[i].train))

@@ -219,7 +219,7 @@ def test_options_of_the_default_method_keep_their_meaning():
 
 @each_method
 def test_defaults_of_the_averages(name):
-    assert METHODS[name].averaging == CASES[name].averaging
+    assert METHODS[name]().facts.averaging == CASES[name].averaging
 
 
 @each_method

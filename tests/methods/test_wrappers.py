@@ -78,6 +78,9 @@ def test_every_member_of_methods_is_passed_on(name: str) -> None:
     if is_function:
         theirs = awaited if inspect.iscoroutinefunction(member) else returning
     wrapper = Same(of=type("Probe", (FedAvg,), {name: theirs})())
+    if name == "overrides":
+        assert wrapper.overrides("scores") == name  # which the wrapper's class has not
+        return
     if not is_function:
         assert getattr(wrapper, name) == name
         return

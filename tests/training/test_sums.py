@@ -216,7 +216,6 @@ UPLOADS = {
 @pytest.mark.parametrize(
     ("reduction", "expected"),
     [
-        (Mean(), [(1 + 9 - 4) / 8, (2 + 12 + 0) / 8]),
         (Mean("samples"), [0.75, 1.75]),
         (Mean("uniform"), [1, 2]),
         (Sum(), [3, 6]),
@@ -257,7 +256,7 @@ def test_structures_come_back():
     uploads = {
         i: ({"w": w * (i + 1), "n": {"deep": [torch.full((1, 2), float(i)), 0.1]}}, 2) for i in range(3)
     }
-    result = result_of({"w": Mean(), "n": Sum()}, uploads)
+    result = result_of({"w": Mean("samples"), "n": Sum()}, uploads)
     assert isinstance(result["w"], Params)
     assert result["w"].train_names == {"a"}
     assert not result["w"].live
@@ -277,7 +276,7 @@ def test_integers_and_numbers():
     assert total["t"].dtype == torch.int64
     assert (total["t"].tolist(), total["n"]) == ([4, 6], 6)
     assert total["f"] == pytest.approx(0.4, abs=1e-14)
-    mean = result_of({"x": Mean()}, uploads)["x"]
+    mean = result_of({"x": Mean("samples")}, uploads)["x"]
     assert (mean["t"].tolist(), mean["n"]) == ([1, 1.5], 1.5)
     assert mean["yes"].tolist() == [0.75]
     assert mean["f"] == pytest.approx(0.1, abs=1e-14)
@@ -298,10 +297,10 @@ def test_a_sum_that_its_type_cannot_hold_is_refused(dtype, each):
     assert fits.dtype == dtype
     with refused(BadCode, "the sum of 'x'"):
         result_of({"x": Sum()}, uploads)
-    assert result_of({"x": Mean()}, uploads)["x"].tolist() == [1, each]
+    assert result_of({"x": Mean("samples")}, uploads)["x"].tolist() == [1, each]
 
 
-@pytest.mark.parametrize("reduction", [Mean(), Sum(), Gather()])
+@pytest.mark.parametrize("reduction", [Mean("samples"), Sum(), Gather()])
 def test_uploads_in_half_precision_have_any_norm(reduction):
     uploads = {0: ({"x": torch.full((1000,), 20.0, dtype=torch.float16)}, 1)}
     found = result_of({"x": reduction}, uploads)["x"]
@@ -319,18 +318,18 @@ def test_a_key_that_only_some_upload():
         1: ({"x": vector(4)}, 1),
         2: ({"x": vector(4), "y": vector(40)}, 1),
     }
-    result = result_of({"x": Mean(), "y": Sum(), "z": Sum()}, uploads)
+    result = result_of({"x": Mean("samples"), "y": Sum(), "z": Sum()}, uploads)
     assert (result["y"].item(), result["x"].item()) == (50, pytest.approx(14 / 5))
     assert "z" not in result
 
 
 def test_nobody_took_part():
-    assert combine({"x": Mean(), "y": Sum(), "z": Gather()}, []) == {}
-    assert combine({"x": Mean()}, [Accumulator({"x": Mean()}).parts()]) == {}
+    assert combine({"x": Mean("samples"), "y": Sum(), "z": Gather()}, []) == {}
+    assert combine({"x": Mean("samples")}, [Accumulator({"x": Mean("samples")}).parts()]) == {}
 
 
 def test_an_empty_payload():
-    assert result_of({"x": Mean()}, {0: ({"x": Params({}, frozenset())}, 2)})["x"].numel() == 0
+    assert result_of({"x": Mean("samples")}, {0: ({"x": Params({}, frozenset())}, 2)})["x"].numel() == 0
 
 
 def test_different_structures_are_refused():
@@ -357,7 +356,7 @@ def test_different_structures_are_refused():
 )
 def test_keys_are_those_that_are_declared(keys, says):
     """What is summed or gathered may be missing."""
-    one = Accumulator({"x": Mean(), "y": Sum(), "z": Gather()})
+    one = Accumulator({"x": Mean("samples"), "y": Sum(), "z": Gather()})
     assert [one.prepare(dict.fromkeys(fine, vector(1)), 1)[0] for fine in ("xyz", "x")] == [None, None]
     with pytest.raises(TypeError, match=says):
         one.prepare(dict.fromkeys(keys, vector(1)), 1)
@@ -369,7 +368,7 @@ def test_where_nothing_is_declared_nothing_may_be_uploaded():
         Accumulator({}).prepare({"x": vector(1)}, 1)
 
 
-@pytest.mark.parametrize("reduction", [Mean(), Sum(), Gather()])
+@pytest.mark.parametrize("reduction", [Mean("samples"), Sum(), Gather()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("bad", "problem"),
@@ -387,7 +386,7 @@ def test_bad_uploads_are_found_and_named(reduction, dtype, bad, problem):
 
 
 def test_large_uploads_count_with_their_weight():
-    one = Accumulator({"x": Mean()})
+    one = Accumulator({"x": Mean("samples")})
     assert one.prepare({"x": vector(1e9)}, 1000)[0] is None
     assert "diverged" in (one.prepare({"x": vector(1e9)}, 10_000)[0] or "")
 

@@ -160,8 +160,9 @@ def option(name: str, value: Any) -> Change:
 
 def other_mean(name: str) -> Change:
     """Return what weights a mean by samples that is uniform, and the other way round."""
-    other = {"samples": "uniform", "uniform": "samples"}[METHODS[name].averaging]
-    return lambda: mock.patch.object(METHODS[name], "averaging", other)
+    facts = METHODS[name]().facts
+    other = replace(facts, averaging={"samples": "uniform", "uniform": "samples"}[facts.averaging])
+    return lambda: mock.patch.object(METHODS[name], "facts", other)
 
 
 def tuning_uphill(settings: Any, method: Any, client: Any, *given: Any) -> tuple[Any, ...]:

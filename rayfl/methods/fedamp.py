@@ -1,0 +1,81 @@
+"""FedAMP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.settings import above, at_least
+from rayfl.training import Client, Context, Gather, Params, Reduction, State
+
+
+class FedAMP(Method):
+    """Attentive message passing (Huang et al., AAAI 2021).
+
+    The server has a cloud model for each client: a mixture of all clients' models in which similar ones weigh
+    more. The client's own model is drawn to it.
+
+    Deviations from the paper: clients that were not sampled are in the mixtures with their last models.
+    BatchNorm statistics are the client's own.
+    """
+
+    views = ("personal",)
+
+    alpha: Annotated[float, above(0)] = 1.0
+    """Step size of the mixture, alpha_k in the paper."""
+    sigma: Annotated[float, above(0)] = 1.0
+    """Scale of the squared distance of two models in A(d) = 1 - exp(-d / sigma)."""
+    lam: Annotated[float, at_least(0)] = 1.0
+    """Weight of the pull towards the cloud model, lambda in the paper."""
+
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        """Return every client's model."""
+        return {"model": Gather()}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial weights."""
+        return {"own": client.initial}
+
+    def init_server(self, context: Context) -> State:
+        """Start without models."""
+        return {"models": {}}
+
+    def download(self, server: State) -> State:
+        """All that a client receives is its own."""
+        return {}
+
+    def download_for(self, server: State, client: int) -> State:
+        """Send the cloud model u_i = w_i + sum_j alpha A'(|w_i - w_j|^2) (w_j - w_i) (eq. 6 and 7)."""
+        if client not in server["models"]:
+            return {}
+        own: Params = server["models"][client].trainable()
+        cloud = own
+        for j, model in server["models"].items():
+            if j != client:
+                off = model.trainable() - own
+                cloud = cloud + self.alpha * math.exp(-float(off.sq_norm()) / self.sigma) / self.sigma * off
+        return {"cloud": cloud}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train the own model, drawn to the cloud model: F_i(w) + lambda / (2 alpha) |w - u_i|^2 (eq. 8)."""
+        own: Params = state["own"]
+        pull = self.lam / self.alpha
+        w = await client.fit(
+            own,
+            client.loss,
+            down.get("cloud", own.trainable()),
+            before_clip=lambda g, w, cloud: g + pull * (w - cloud),
+        )
+        return {"model": w.weights}, {"own": w.weights}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Keep the newest models."""
+        return {"models": dict(sorted({**server["models"], **up["model"]}.items()))}
+
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the own model."""
+        return {"personal": await client.eval(state["own"], x)}
