@@ -290,6 +290,7 @@ class Session:
         splits: Sequence[str],
         untrained: Ids = (),
         tuned: Sequence[ClientGroup] = (),
+        personalises: bool = True,
     ) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
@@ -301,13 +302,16 @@ class Session:
             splits: splits of the data.
             untrained: those of them that have never trained, and count as ``Method.fallback`` says.
             tuned: those that are fine-tuned besides, as ``Engine.groups`` has cut them.
+            personalises: whether the method's ``personalise`` is asked for, if it has one.
         """
         by, given = self.plan.counts_by, EMPTY_DOWNLOAD
         if untrained and by is None:
             given = self.workers.call(0, "for_new_clients", *self._new_client_states())
-        if self._personalises:  # which is training: as with it, a stack is the same on all workers
+        if (
+            self._personalises and personalises
+        ):  # which is training: as with it, a stack is the same on all workers
             groups = self.plan.engine.groups(ids)
-            calls = [*self._run_on_groups("evaluate", groups, round, splits, given)[2].values()]
+            calls = [*self._run_on_groups("evaluate", groups, round, splits, given, True)[2].values()]
         else:
             samples = sum(
                 (self.data.counts(each)[list(ids)] for each in splits), np.zeros(len(ids), np.int64)

@@ -459,6 +459,7 @@ class Worker:
         groups: Sequence[Sequence[int]],
         splits: Sequence[str],
         given: Download = EMPTY_DOWNLOAD,
+        personalises: bool = False,
         *arrivals: States,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
@@ -469,6 +470,7 @@ class Worker:
             groups: whom to score; a stack that is personalised holds clients of one group.
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
+            personalises: whether those with training data are personalised first.
             arrivals: states of clients that move here first.
         """
         for states in arrivals:
@@ -480,7 +482,9 @@ class Worker:
             self.states.expect_reads(ids)
             predicts: dict[int, Predict] = {}
             samples = size = 0
-            for client, state, down in self._clients_to_score(round, download, groups, given.everyone):
+            for client, state, down in self._clients_to_score(
+                round, download, groups, given.everyone, personalises
+            ):
                 i = client.id
                 predicts[i] = self._predict(client, state, down)
                 size += payload_bytes(download.each[i]) if i in download.each else 0
@@ -492,10 +496,14 @@ class Worker:
             return scores | (self._score(predicts, round, splits, download.everyone) if predicts else {})
 
     def _clients_to_score(
-        self, round: int, download: Download, groups: Sequence[Sequence[int]], given: State
+        self,
+        round: int,
+        download: Download,
+        groups: Sequence[Sequence[int]],
+        given: State,
+        personalises: bool,
     ) -> Iterator[tuple[Client, State, State]]:
         """Yield clients, each with the state and the download with which it is scored."""
-        personalises = self.method.overrides("personalise")
         for ids in self._chunks(groups) if personalises else ([i] for group in groups for i in group):
             clients = [self.client(i, round) for i in ids]
             states = {client.id: self.state(client.id, client, given) for client in clients}

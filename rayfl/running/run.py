@@ -366,7 +366,8 @@ class Rounds(Run):
             self._done = round + 1
             evaluates = settings.evaluates(round)
             if round == 0 and self._scores_untrained:
-                self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
+                everyone = self.latest.clients.tolist()
+                self.latest.keep(session.evaluate(round, everyone, self.latest.splits, personalises=False))
             exchanged = self._exchange(round)
             result = session.train(
                 round,

@@ -81,7 +81,6 @@ class Settings(DisplayMixin):
 
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold; another one replaces them
     _fixed: ClassVar[bool] = False  # True of the only class of its place, which configurations do not name
-    _frozen: ClassVar[bool] = True  # False for methods, whose ``setup`` sets attributes
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
@@ -95,7 +94,7 @@ class Settings(DisplayMixin):
             cls.__annotations__ = _resolve_annotations(cls)
             if owner is not object:
                 _take_defaults(cls)
-            dataclass(kw_only=True, eq=False, repr=False, frozen=cls._frozen)(cls)
+            dataclass(kw_only=True, eq=False, repr=False, frozen=True)(cls)
             cls.__init__ = _with_checks(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _with_checks(cls)  # type: ignore[method-assign]

@@ -1,0 +1,402 @@
+"""An exchange before training, personalising before scoring, downloads per client, own modules."""
+
+import json
+import math
+import pickle
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfl import Callback, Inline, Ray, load_models, resumed
+from rayfl.engine.server import Server
+from rayfl.engine.session import BadUpdate
+from rayfl.engine.travel import Download
+from rayfl.errors import BadCode
+from rayfl.methods import Facts, FedAvg, Method, TopK
+from rayfl.methods.fedamp import FedAMP
+from rayfl.methods.fedbabu import FedBABU
+from rayfl.methods.feddbe import FedDBE
+from rayfl.methods.fedfomo import FedFomo
+from rayfl.methods.perfedavg import PerFedAvg
+from rayfl.nets import CNNB
+from rayfl.record.history import round_totals
+from rayfl.sampling import Trace
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Sum
+from tests.engine.test_further_nets import Mutual
+from tests.support.by_hand import assert_same, federate, points, ragged, start
+from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
+
+TINY = "rayfl.testing.by_hand.tiny"
+SEATED = [FedDBE(), FedBABU(tune_epochs=1), PerFedAvg(), FedFomo(), FedAMP()]
+DATA = points([((1, 0), 0), ((0, 1), 1)], [((4, 3), 0)])
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Stopping(Callback):
+    """Ends the first round as a signal does."""
+
+    def after_round(self, run: Any, record: Mapping[str, Any]) -> bool:
+        run.asked.set()
+        return False
+
+
+@pytest.mark.parametrize("method", [*SEATED, TopK(of=FedDBE()), TopK(of=FedBABU(tune_epochs=1))], ids=str)
+def test_the_same_bytes_on_actors_and_after_a_stop(tmp_path: Path, kept_actors: None, method: Method) -> None:
+    settings: dict[str, Any] = {"method": method, "rounds": 2, "clients": 6, "net": CNNB()}
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2)), ("stopped", Inline())):
+        small(tmp_path / name, engine=engine, **settings).run([Stopping()] * (name == "stopped"))
+    resumed(tmp_path / "stopped", {"quiet": True}).run()
+    expected = bytes_of_run(tmp_path / "inline", False)
+    assert bytes_of_run(tmp_path / "ray", False) == expected
+    assert bytes_of_run(tmp_path / "stopped", False) == expected
+
+
+@pytest.mark.parametrize("method", [FedDBE(), FedBABU(tune_epochs=1), PerFedAvg()], ids=str)
+def test_stacks_on_actors_give_the_bytes_of_one_process(
+    tmp_path: Path, kept_actors: None, method: Method
+) -> None:
+    for name, engine in (
+        ("inline", Inline(execution="stacked", stack=2)),
+        ("ray", Ray(actors=2, execution="stacked", stack=2)),
+    ):
+        small(tmp_path / name, engine=engine, method=method, rounds=1, clients=6).run()
+    assert bytes_of_run(tmp_path / "ray", False) == bytes_of_run(tmp_path / "inline", False)
+
+
+# ---- an exchange before training
+
+
+class Counted(FedAvg):
+    """Clients upload their means and numbers before training; the server's state is what they make."""
+
+    every: bool = False
+
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        return Facts(before="round" if self.every else "once")
+
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        before: dict[str, Reduction] = {
+            "mean": Mean(before=True),
+            "count": Sum(before=True),
+            "each": Gather(before=True),
+        }
+        return {"weights": Mean(), **before}
+
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        total = await client.total(lambda w, batch, extra: batch.x.sum((0, 1, 2)), down["weights"])
+        return {"mean": total / client.samples, "count": 1, "each": client.round}
+
+
+def test_what_clients_upload_before_a_round_is_in_the_servers_state() -> None:
+    """Client 0 has the mean (1/2, 1/2) of two samples, client 1 (4, 3) of one: by samples (5/3, 4/3)."""
+    run = federate(Counted(), DATA, cohorts=[[0], [1]])
+    before = run.servers[0]["before"]
+    assert before["mean"].tolist() == pytest.approx([5 / 3, 4 / 3], abs=1e-12)
+    assert (before["count"], before["each"]) == (2, {0: 0, 1: 0})
+    assert run.servers[1]["before"]["each"] == {0: 0, 1: 0}  # of the first round
+    every = federate(Counted(every=True), DATA, cohorts=[[0], [1]])
+    assert [server["before"]["each"] for server in every.servers] == [{0: 0}, {1: 1}]
+    assert every.servers[1]["before"]["mean"].tolist() == [4, 3]
+
+
+def test_aggregate_gets_none_of_it_and_need_not_keep_it() -> None:
+    class Forgetful(Counted):
+        def aggregate(self, server: State, up: Mapping[str, Any], cohort: Any) -> State:
+            assert set(up) == {"weights"}
+            return {"weights": up["weights"]}
+
+    assert federate(Forgetful(), DATA, cohorts=2).server.state["before"]["count"] == 2
+
+
+def test_its_bytes_are_counted_in_both_directions(tmp_path: Path) -> None:
+    """Every client that may train is asked: not client 1, which the trace has in no round."""
+    lists = tmp_path / "trace.json"
+    lists.write_text(json.dumps([{"client": i, "from": 0} for i in (0, 2, 3)]))
+    settings: dict[str, Any] = {"clients": 4, "rounds": 2, "participation": 0.5}
+    small(tmp_path / "run", method=Counted(), sampling=Trace(path=str(lists)), **settings).run()
+    first, second = records_of(tmp_path / "run")
+    assert "before_round" not in second
+    before = first["before_round"]
+    assert before["clients"] == [0, 2, 3]
+    assert before["dropped"] == []
+    assert before["up"]["count"] == [4, 4, 4]
+    totals = round_totals(first)
+    for way in ("up", "down"):
+        parts = [sum(map(sum, part[way].values())) for part in (first, before)]
+        assert parts[1] > 0
+        assert totals[way] == sum(parts)
+
+
+class Spoilt(Counted):
+    """What client 1 uploads before the first round is not a number."""
+
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        found = await super().before_round(client, state, down)
+        return {**found, "mean": math.nan * found["mean"]} if client.id == 1 else found
+
+
+def test_what_is_not_finite_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
+    with pytest.raises(BadUpdate, match="client 1"):
+        small(tmp_path / "stop", method=Spoilt(), participation=1.0, clients=4).run()
+    assert records_of(tmp_path / "stop") == []
+    run = small(tmp_path / "drop", method=Spoilt(), participation=1.0, clients=4, on_bad_update="drop")
+    run.run()
+    first = records_of(tmp_path / "drop")[0]
+    assert first["before_round"]["dropped"] == [1]
+    assert first["dropped"] == []
+    assert first["cohort"] == [0, 1, 2, 3]
+
+
+def test_its_fits_draw_otherwise_than_training_and_keep_nothing() -> None:
+    seen: dict[str, list[Tensor]] = {"before": [], "train": []}
+
+    class Looking(FedAvg):
+        def uploads(self, context: Any) -> Mapping[str, Reduction]:
+            return {"weights": Mean(), "steps": Sum(before=True)}
+
+        async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+            fitted = await client.fit(down["weights"], client.loss)
+            seen["before"].append(fitted.weights["head.weight"])
+            return {"steps": fitted.steps}
+
+        async def local_update(
+            self, client: Client, state: State, down: State
+        ) -> tuple[dict[str, Any], State]:
+            fitted = await client.fit(down["weights"], client.loss)
+            seen["train"].append(fitted.weights["head.weight"])
+            return {"weights": fitted.weights}, {"kept": fitted.weights}
+
+    run = federate(
+        Looking(), ragged([12]), TINY, cohorts=1, batch_size=3, optimiser_state="kept", momentum=0.5
+    )
+    assert not torch.equal(seen["before"][0], seen["train"][0])
+    alone = federate(
+        _Kept(), ragged([12]), TINY, cohorts=1, batch_size=3, optimiser_state="kept", momentum=0.5
+    )
+    assert_same(dict(run.worker.states[0]["kept"]), dict(alone.worker.states[0]["kept"]), 0)
+
+
+class _Kept(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, _ = await super().local_update(client, state, down)
+        return up, {"kept": up["weights"]}
+
+
+def test_it_returns_an_upload(tmp_path: Path) -> None:
+    class Both(Counted):
+        async def before_round(self, client: Client, state: State, down: State) -> Any:
+            return await super().before_round(client, state, down), state
+
+    with refused(BadCode, "Both.before_round"):
+        federate(Both(), DATA, cohorts=1)
+
+
+# ---- personalising before scoring
+
+
+class Leaning(FedAvg):
+    """Tunes the head's weights by a step towards the client's own class, and says how it was asked."""
+
+    async def personalise(self, client: Client, state: State, down: State) -> State:
+        if client.val_samples:
+            raise AssertionError("validation data are in reach")
+        fitted = await client.fit(down["weights"], client.loss, epochs=1, lr=1.0, batch_size=0)
+        return {**state, "own": fitted.weights}
+
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        common = await client.eval(down["weights"], x)
+        return {
+            "personal": await client.eval(state["own"], x) if "own" in state else common,
+            "global": common,
+        }
+
+
+def test_scores_are_those_of_the_personalised_state() -> None:
+    """Client 1's sample (4, 3) of class 0, from W = 0: a step of 1 gives W[0] = (2, 3/2), W[1] = -W[0]."""
+    run = start(Leaning(), DATA)
+    x = torch.tensor([[[[4.0, 3.0]]]], dtype=torch.float64)
+    scores = run.scores(1, x)
+    assert scores["personal"].tolist() == [[12.5, -12.5]]
+    assert scores["global"].tolist() == [[0, 0]]
+    assert run.worker.states == {}
+    found = run.worker.evaluate(0, run.server.download([1]), [[1]], ["test"], personalises=True)[1]["test"]
+    assert found["personal"].loss == pytest.approx(math.log1p(math.exp(-25)), rel=1e-9)
+    assert found["global"].loss == pytest.approx(math.log(2), rel=1e-12)
+
+
+def test_it_is_not_kept_and_moves_no_later_round(tmp_path: Path) -> None:
+    """Checkpoints are those of plain FedAvg, and so are the numbers of the global view."""
+    for name, method in (("plain", FedAvg()), ("leaning", Leaning())):
+        small(tmp_path / name, method=method, rounds=2, eval_points="both").run()
+    plain, leaning = (bytes_of_run(tmp_path / name, False) for name in ("plain", "leaning"))
+    states = [name for name in plain if name.endswith("safetensors")]
+    assert states
+    assert all(plain[name] == leaning[name] for name in states)
+    for one, other in zip(records_of(tmp_path / "plain"), records_of(tmp_path / "leaning"), strict=True):
+        # right after training nobody has personalised
+        after = [each["evaluation"]["after_training"]["personal"] for each in (one, other)]
+        assert after[0] == after[1]
+        now, leaning_now = (each["evaluation"]["after_aggregation"] for each in (one, other))
+        assert now["personal"] == leaning_now["global"] != leaning_now["personal"]
+
+
+def test_models_are_personalised_where_their_data_are(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=Leaning(), rounds=2, clients=4, participation=1.0).run()
+    models, bare = load_models(tmp_path / "run"), load_models(tmp_path / "run", data=False)
+    last = records_of(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]["personal"]["test"]["correct"]
+    for i in range(4):
+        x, y = models.batch(i)
+        assert int((models.scores(i, x)["personal"].argmax(1) == y).sum()) == last[i]
+        own, common = bare.scores(i, x).values()
+        assert torch.equal(own, common)
+        module = models.module(i, "personal")
+        torch.testing.assert_close(module(x), models.scores(i, x)["personal"])
+
+
+def test_clients_without_training_data_are_scored_as_they_are() -> None:
+    data = ragged([12, 0, 5])
+    run = start(Leaning(), data, TINY)
+    found = run.worker.evaluate(0, run.server.download(range(3)), [[0, 1, 2]], ["test"], personalises=True)
+    for i in range(3):
+        views = found[i]["test"]
+        assert (views["personal"].loss == views["global"].loss) == (i == 1)
+
+
+# ---- a download per client
+
+
+def test_what_several_clients_receive_travels_once() -> None:
+    """Twenty clients with one model each of five: as many bytes as five models, and what was one is one."""
+    models = {j: Params({"w": torch.full((1000,), float(j))}, frozenset({"w"})) for j in range(5)}
+    down = Download({}, {i: {"models": {j: models[j] for j in (i % 5, (i + 1) % 5)}} for i in range(20)})
+    sent = pickle.dumps(down)
+    assert len(sent) < 5 * 4000 + 20000
+    there = pickle.loads(sent)
+    assert there.for_client(3)["models"][4]["w"] is there.for_client(4)["models"][4]["w"]
+    for i in range(20):
+        found = there.for_client(i)["models"]
+        assert {j: w["w"].mean().item() for j, w in found.items()} == {j: float(j) for j in found}
+
+
+def test_each_worker_asks_for_its_own_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+    download = Server.download
+    monkeypatch.setattr(
+        Server, "download", lambda self, ids: [asked.append(tuple(ids)), download(self, ids)][1]
+    )
+    small(tmp_path / "run", method=FedAMP(), rounds=1, clients=4, participation=0.5, eval_every=1).run()
+    assert [len(ids) for ids in asked] == [2, 4]
+
+
+# ---- modules of the method's own
+
+
+class ConditionalValue(nn.Module):
+    """Scale and shift, [2 d], made of a condition [d]."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(size, 2 * size)
+
+    def forward(self, condition: Tensor) -> Tensor:
+        found: Tensor = self.fc(condition)
+        return found
+
+
+class GPFL(FedAvg):
+    """Global and personal features by two modules over the extractor (Zhang et al., ICCV 2023)."""
+
+    lam: float = 0.1
+
+    def modules(self, net: Any) -> Mapping[str, Any]:
+        head = net.module.head
+        return {
+            "classes": partial(nn.Linear, head.in_features, head.out_features, bias=False),
+            "values": partial(ConditionalValue, head.in_features),
+        }
+
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        return dict.fromkeys(("weights", "classes", "values"), Mean())
+
+    def init_server(self, context: Any) -> State:
+        further = {name: context.initial_of(name) for name in ("classes", "values")}
+        return {"weights": context.initial, **further}
+
+    def _conditions(self, client: Client, down: State) -> dict[str, Tensor]:
+        embeddings = down["classes"]["conv.weight"]
+        shares = client.class_counts.to(embeddings) / client.samples
+        return {"all": embeddings.mean(0), "own": shares @ embeddings, "embeddings": embeddings}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        net, classes, values = client.net, client.nets["classes"], client.nets["values"]
+
+        def loss(w: dict[str, Params], batch: Batch, given: dict[str, Tensor]) -> Tensor:
+            z = net.features(w["net"], batch.x)
+
+            def moved(condition: Tensor) -> Tensor:
+                scale, shift = values(w["values"], condition).chunk(2)
+                return (z * (scale + 1) + shift).relu()
+
+            common = moved(given["all"])
+            off = common - given["embeddings"][batch.y]
+            own = client.loss_of(net.head(w["net"], moved(given["own"])), batch)
+            return own + client.loss_of(classes(w["classes"], common), batch) + self.lam * off.norm()
+
+        start_ = {"net": down["weights"], "classes": down["classes"], "values": down["values"]}
+        w = (await client.fit(start_, loss, self._conditions(client, down))).weights
+        conditions = {"own": self._conditions(client, down)["own"]}
+        return {"weights": w["net"], "classes": w["classes"], "values": w["values"]}, conditions
+
+    def init_client(self, client: Client) -> State:
+        head = client.net.module.head
+        return {"own": client.initial["head.weight"].new_zeros(head.in_features)}
+
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        z = await client.features(down["weights"], x)
+        scale, shift = client.nets["values"].eval(down["values"], state["own"]).chunk(2)
+        scores = client.net.eval.head(down["weights"], (z * (scale + 1) + shift).relu())
+        return {"personal": scores, "global": scores}
+
+
+def test_modules_of_the_methods_own_train_and_are_averaged(tmp_path: Path, kept_actors: None) -> None:
+    run = federate(GPFL(), ragged(), TINY, cohorts=2)
+    first, last = run.server.context.initial_of("classes"), run.server.state["classes"]
+    assert first.keys() == {"conv.weight"}
+    assert last["conv.weight"].shape == (4, 5)
+    assert not torch.equal(first["conv.weight"], last["conv.weight"])
+    stacked = federate(GPFL(), ragged(), TINY, cohorts=2, execution="stacked")
+    assert_same(run.values(), stacked.values(), 1e-9)
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
+        small(tmp_path / name, method=GPFL(), engine=engine, rounds=2, clients=4).run()
+    assert bytes_of_run(tmp_path / "ray", False) == bytes_of_run(tmp_path / "inline", False)
+
+
+def test_their_first_weights_follow_from_the_seed_alone() -> None:
+    one, same, other = (start(GPFL(), ragged(), TINY, seed=seed).server.context for seed in (1, 1, 2))
+    for name in ("classes", "values"):
+        assert all(torch.equal(a, b) for a, b in zip(_values(one, name), _values(same, name), strict=True))
+        assert not torch.equal(_values(one, name)[0], _values(other, name)[0])
+    assert one.initial_of("values").train_names == {"conv.fc.weight", "conv.fc.bias"}
+
+
+def _values(context: Any, name: str) -> list[Tensor]:
+    return list(context.initial_of(name).values())
+
+
+def test_a_module_has_a_name_of_its_own() -> None:
+    class Same(Mutual):
+        def modules(self, net: Any) -> Mapping[str, Any]:
+            return {"meme": partial(nn.Linear, 2, 2)}
+
+    with refused(BadCode, "Same.modules"):
+        start(Same(), ragged(), TINY)
