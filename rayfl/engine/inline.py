@@ -79,7 +79,9 @@ def stack_difference(plan: Plan, data: FederatedData) -> str:
                 workers.start(allow_fewer=False)
                 download = workers.call(SERVER, "download", ids)
                 if has_exchange(plan.method, 0):
-                    uploads, _ = workers.call(0, "exchange", 0, download, [tuple(ids)])
+                    uploads, _ = workers.call(
+                        0, "train", 0, download, [tuple(ids)], (), False, "before_round"
+                    )
                     workers.call(SERVER, "keep_exchange", uploads)
                     download = workers.call(SERVER, "download", ids)
                 return discrepancy(workers.call(0, "updates", download, ids), tolerance)

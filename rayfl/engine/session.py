@@ -164,7 +164,7 @@ class Session:
         """
         self.workers.add_workers()
         drop = on_bad_update == "drop"
-        _, _, calls = self._run_on_groups("exchange", groups, round, drop, returns=2)
+        _, _, calls = self._run_on_groups("train", groups, round, (), drop, "before_round", returns=2)
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         done = self.workers.call(SERVER, "take_exchange", drop, len(sums), *sums, *waiting)
@@ -190,7 +190,9 @@ class Session:
     ) -> RoundResult:
         """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.add_workers()
-        placed, moved, calls = self._run_on_groups("train", groups, round, score_splits, drop, returns=2)
+        placed, moved, calls = self._run_on_groups(
+            "train", groups, round, score_splits, drop, "local_update", returns=2
+        )
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         ends = [round, drop, len(sums), *sums, *waiting]

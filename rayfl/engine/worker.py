@@ -60,6 +60,8 @@ from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combi
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
+Hook = Literal["local_update", "before_round"]
+"""What of a method trains in a round."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 _OPTIMISER_ADVICE = (
@@ -76,7 +78,7 @@ LOOP_CHUNK_BYTES = 8 * 2**20
 class _RoundContext:
     """The arguments of the current round, and where its results go."""
 
-    hook: Literal["local_update", "before_round"]
+    hook: Hook
     round: int
     download: Download
     score_splits: Sequence[str]
@@ -116,7 +118,7 @@ class Worker:
         self._nets, self.context = set_up(plan, data)
         self._further = self.context.nets
         declared = self.method.uploads(self.context)
-        self.uploads = {
+        self.uploads: dict[Hook, dict[str, Reduction]] = {
             "local_update": self.context.reductions(declared),
             "before_round": self.context.reductions(declared, before=True),
         }
@@ -208,6 +210,7 @@ class Worker:
         groups: Sequence[ClientGroup],
         score_splits: Sequence[str] = (),
         drop: bool = False,
+        hook: Hook = "local_update",
         *arrivals: States,
     ) -> tuple[dict[str, Accumulated], RoundResult]:
         """Train the clients of some groups, keep their new state, and accumulate their uploads.
@@ -218,35 +221,12 @@ class Worker:
             groups: the groups to train.
             score_splits: splits of the data on which to score each client right after its training.
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
+            hook: what trains; after ``before_round`` states stay as they are.
             arrivals: states of clients that move here first.
 
         Returns:
             The accumulated uploads, for the server; and the round's results, for the driver.
         """
-        return self._run_round("local_update", round, download, groups, score_splits, drop, arrivals)
-
-    @exits_as_errors()
-    def exchange(
-        self,
-        round: int,
-        download: Download,
-        groups: Sequence[ClientGroup],
-        drop: bool = False,
-        *arrivals: States,
-    ) -> tuple[dict[str, Accumulated], RoundResult]:
-        """Accumulate what the clients of some groups upload before a round's training; see ``train``."""
-        return self._run_round("before_round", round, download, groups, (), drop, arrivals)
-
-    def _run_round(
-        self,
-        hook: Literal["local_update", "before_round"],
-        round: int,
-        download: Download,
-        groups: Sequence[ClientGroup],
-        score_splits: Sequence[str],
-        drop: bool,
-        arrivals: Sequence[States],
-    ) -> tuple[dict[str, Accumulated], RoundResult]:
         for states in arrivals:
             self.states.update(states)
         if self.plan.engine.device == "cpu" and any(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import wraps
-from inspect import isfunction
+from inspect import isfunction, signature
 from typing import Any
-
-from torch import Tensor
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Method
@@ -92,18 +90,6 @@ class Wrapper(Method):
         """Train as the wrapped method does."""
         return await self.of.local_update(client, self._state_of_wrapped(state), down)
 
-    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score as the wrapped method does."""
-        return await self.of.scores(client, self._state_of_wrapped(state), down, x)
-
-    def state_for_new_clients(self, context: Context, state: State) -> State:
-        """Give what the wrapped method gives."""
-        return self.of.state_for_new_clients(context, self._state_of_wrapped(state))
-
-    async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
-        """Adapt as the wrapped method does."""
-        return await self.of.adapt(client, state, down, moves)
-
     def overrides(self, hook: str) -> bool:
         """Return whether this method's class or the wrapped method has a member of its own."""
         return getattr(type(self), hook) is not getattr(Wrapper, hook) or self.of.overrides(hook)
@@ -114,10 +100,13 @@ def _forwarded_member(name: str) -> Any:
     member = vars(Method)[name]
     if not isfunction(member):  # a property, or what the class declares
         return property(lambda self: getattr(self.of, name), doc=member.__doc__)
+    takes_state = [parameter == "state" for parameter in signature(member).parameters][1:]
 
     @wraps(member)
     def ask_wrapped(self: Wrapper, *given: Any, **named: Any) -> Any:
-        return getattr(self.of, name)(*given, **named)
+        pairs = zip(given, takes_state)
+        seen = [self._state_of_wrapped(value) if hides else value for value, hides in pairs]
+        return getattr(self.of, name)(*seen, **named)
 
     return ask_wrapped
 

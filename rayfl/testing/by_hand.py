@@ -122,7 +122,8 @@ class Run:
         number, method = len(self.results), self.worker.method
         if has_exchange(method, number):
             asked = range(self.worker.data.seen) if method.facts.before == "once" else cohort
-            uploads, found = self.worker.exchange(number, self.server.download(asked), [tuple(asked)])
+            down = self.server.download(asked)
+            uploads, found = self.worker.train(number, down, [tuple(asked)], hook="before_round")
             assert not found.bad, found.bad
             self.server.keep_exchange(uploads)
         download = self.server.download(cohort)

@@ -195,7 +195,9 @@ def processes_do_not_matter(subject: _Subject) -> None:
         for number in range(2):
             down = run.server.download(range(4))
             if has_exchange(subject.method, number):
-                uploads = [worker.exchange(number, down, [group])[0] for worker, group in turns]
+                uploads = [
+                    worker.train(number, down, [group], hook="before_round")[0] for worker, group in turns
+                ]
                 run.server.keep_exchange(*uploads)
                 down = run.server.download(range(4))
             parts = [worker.train(number, down, [group])[0] for worker, group in turns]
@@ -396,7 +398,7 @@ def exchange_keeps_nothing(subject: _Subject) -> None:
     run = subject.start()
     down, states = run.server.download(range(4)), dict(run.worker.states)
     for _ in range(2):
-        uploads, result = run.worker.exchange(0, down, [(0, 1, 2, 3)])
+        uploads, result = run.worker.train(0, down, [(0, 1, 2, 3)], hook="before_round")
         _require(not result.bad, f"before_round uploads what cannot be used: {result.bad}")
         run.server.keep_exchange(uploads)
         run.servers.append(run.server.state)

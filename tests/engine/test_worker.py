@@ -213,7 +213,7 @@ def test_state_moves_and_persists() -> None:
     assert list(states) == [0]
     assert list(here.states) == [1]
     assert list(here.states_of([0, 1])) == [1]
-    there.train(1, download, [(0,)], (), False, pickle.loads(pickle.dumps(states)))
+    there.train(1, download, [(0,)], (), False, "local_update", pickle.loads(pickle.dumps(states)))
     assert there.states[0]["rounds"] == 2
     stayed = Worker(plan(), data())
     for round in range(2):

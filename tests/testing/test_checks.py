@@ -1,20 +1,22 @@
 """The public checks pass what is right and catch what is wrong, by the name of a check."""
 
+import math
 import random
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, UserError
 from rayfl.methods import SCAFFOLD, Cohort, Ditto, Facts, FedAvg, FedBN, FedPer, FedProx, Method, TopK
-from rayfl.settings import above, at_least
+from rayfl.settings import above, at_least, at_most
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Sum
+from tests.support.refusals import refused
 
 Returned = tuple[dict[str, Any], State]
 
@@ -305,6 +307,7 @@ class QFedAvg(Method):
 
     q: Annotated[float, at_least(0)] = 1.0
     lr: Annotated[float, above(0)] = 0.05
+    own: bool = True
 
     def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"delta": Sum(), "h": Sum()}
@@ -312,8 +315,9 @@ class QFedAvg(Method):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         w = down["weights"]
         loss = await summed_loss(client, w) / client.samples + 1e-10
-        step = (1 / self.lr) * (w - (await client.fit(w, client.loss, lr=self.lr)).weights)
-        h = self.q * loss ** (self.q - 1) * float(step.norm()) ** 2 + loss**self.q / self.lr
+        lr = self.lr if self.own else client.lr
+        step = (1 / lr) * (w - (await client.fit(w, client.loss, lr=lr)).weights)
+        h = self.q * loss ** (self.q - 1) * float(step.norm()) ** 2 + loss**self.q / lr
         return {"delta": loss**self.q * step, "h": h}, state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
@@ -335,8 +339,7 @@ async def summed_loss(client: Client, w: Params) -> float:
 
 def one_check(method: Any, name: str, **intent: Any) -> None:
     """Run a single check of a method."""
-    (case,) = (case for case in method_checks(method, **intent).args[1] if case.id.endswith(f"-{name}"))
-    case.values[0]()
+    check_method(method, only=[name], **intent)
 
 
 @pytest.mark.parametrize(
@@ -348,11 +351,12 @@ def one_check(method: Any, name: str, **intent: Any) -> None:
         (TunedAtTheEnd(), "state_is_used"),
         (TunedAtTheEnd(), "every_part_of_the_state_changes"),
         (QFedAvg(), "trains"),
+        (QFedAvg(own=False), "trains"),
     ],
     ids=str,
 )
 def test_right_methods_pass(method: Method, check: str) -> None:
-    """A cluster that is nobody's for a round, a number that stays, a head at the end, a rate of its own."""
+    """A cluster that is nobody's for a round, a number that stays, a head at the end, own rates."""
     one_check(method, check)
 
 
@@ -380,6 +384,39 @@ class Misspelt(FedAvg):
 class SendsTwice(FedAvg):
     def download_for(self, server: State, client: int) -> State:
         return {"weights": server["weights"]}
+
+
+class WritesToItself(FedAvg):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        self.newest = up
+        return super().aggregate(server, up, cohort)
+
+
+class CountsExchanges(FedAvg):
+    """Uploads before a round how often it was asked, by an attribute of its class."""
+
+    asked: ClassVar[list[int]] = []
+
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "asked": Sum(before=True)}
+
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        self.asked.append(client.id)
+        return {"asked": torch.tensor(float(len(self.asked)))}
+
+
+class SpoilsExchange(CountsExchanges):
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        return {"asked": torch.tensor(math.nan)}
+
+
+class NeedsPersonalising(FedAvg):
+    async def personalise(self, client: Client, state: State, down: State) -> State:
+        return {"own": down["weights"]}
+
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        scores = await client.eval(state["own"], x)
+        return {"personal": scores, "global": scores}
 
 
 WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
@@ -411,6 +448,10 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (Renames, "options_are_kept", {}),
     (NotForTwoNets, "different_nets_work_or_are_refused", {}),
     (NotPlain, "plain_sgd_with_one_client", {"plain": {}}),
+    (WritesToItself, "runs", {}),
+    (CountsExchanges, "exchange_keeps_nothing", {}),
+    (SpoilsExchange, "exchange_keeps_nothing", {}),
+    (NeedsPersonalising, "scores_without_personalising", {}),
 ]
 
 
@@ -431,6 +472,38 @@ def test_what_is_meant_to_travel_names_its_remedy(apart: list[str]) -> None:
 def test_check_method_names_the_first_that_fails() -> None:
     with pytest.raises(AssertionError, match=r"^Idle fails the check trains: states are the same"):
         check_method(Idle)
+
+
+class Exempt(Idle):
+    facts = Facts(unchecked={"trains": "it does nothing"})
+
+
+def test_a_method_says_which_check_does_not_hold() -> None:
+    """It is left out and reported; pytest shows its case as skipped, with the reason."""
+    assert check_method(Exempt, only=["trains", "runs"]) == {"trains": "it does nothing"}
+    cases = {case.id: case for case in method_checks(Exempt).args[1]}
+    assert cases.keys() == {f"Exempt-{name}" for name in CHECKS}
+    assert [mark.kwargs["reason"] for mark in cases["Exempt-trains"].marks] == ["it does nothing"]
+    assert not cases["Exempt-runs"].marks
+
+    class Wrong(FedAvg):
+        facts = Facts(unchecked={"trians": "no reason"})
+
+    for method, only in ((Wrong, []), (FedAvg, ["trians"])):
+        with pytest.raises(AssertionError, match="no check 'trians'"):
+            check_method(method, only=only)
+
+
+class Narrow(FedProx):
+    """Allows less than the class that it derives from."""
+
+    mu: Annotated[float, at_least(0), at_most(0.5)] = 0.1
+
+
+def test_narrowed_options_pass() -> None:
+    assert check_method(Narrow, stateless=True, limits=[({"mu": 0.0}, FedAvg())]) == {}
+    with refused(BadValue, "method.mu"):
+        Narrow(mu=0.6)
 
 
 def test_there_are_checks_enough() -> None:
