@@ -26,8 +26,8 @@ MEMORY_ADVICE = (
 )
 """What a method should do instead of changing itself."""
 DRAW_ADVICE = (
-    "Draw with client.generator(purpose) or, on the server, with self.generator(purpose, round); inside a "
-    "loss by rayfl.training.noise with batch.key"
+    "Draw with client.generator(purpose) or, on the server, with cohort.context.generator(purpose, round); "
+    "inside a loss by rayfl.training.noise with batch.key"
 )
 """What a method should draw from."""
 GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")

@@ -34,7 +34,7 @@ class FedAMP(Method):
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model."""
-        return {"model": Gather()}
+        return {"model": Gather(replaces=False)}
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

@@ -34,7 +34,7 @@ class FedFomo(Method):
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model, and the weights that it has given to others'."""
-        return {"model": Gather(), "gains": Gather()}
+        return {"model": Gather(replaces=False), "gains": Gather(replaces=False)}
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

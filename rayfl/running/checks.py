@@ -30,6 +30,9 @@ from rayfl.training.sums import Reduction
 def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = plan.method
+    own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
+    for each in _and_wrapped(method) if own else ():
+        check_class(type(each))
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
     loss = resolve_loss(plan.training.loss)
@@ -44,9 +47,6 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
                 f"is {found}, and {type(method).__name__} works with {wanted} alone",
                 f"choose --training.{setting} {wanted}, or another method",
             )
-    own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
-    for each in _and_wrapped(method) if own else ():
-        check_class(type(each))
     nets, context = set_up(plan, data)
     further = {context.nets[option]: net for option, net in further_nets(method).items() if net}
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
@@ -107,7 +107,8 @@ def _check_hooks(method: type[Method]) -> None:
     """Refuse functions in place of properties: as values, functions are always true."""
     for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
-            if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
+            default = vars(Method).get(name, member)
+            if isinstance(member, FunctionType) and not isinstance(default, FunctionType):
                 raise BadCode(f"{cls.__name__}.{name}", "must be a property", "write @property above it")
 
 

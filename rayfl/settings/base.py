@@ -95,6 +95,7 @@ class Settings(DisplayMixin):
             if owner is not object:
                 _take_defaults(cls)
             dataclass(kw_only=True, eq=False, repr=False, frozen=True)(cls)
+            cls.__setattr__ = _refuse_change  # type: ignore[assignment, method-assign]  # with more to say
             cls.__init__ = _with_checks(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _with_checks(cls)  # type: ignore[method-assign]
@@ -102,6 +103,16 @@ class Settings(DisplayMixin):
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
             problem = f"would be no new default, because {owner.__name__} has an __init__ of its own"
             raise BadCode(f"{cls.__name__}.{hidden.pop()}", problem, f"give {cls.__name__} one, too")
+
+
+def _refuse_change(self: Settings, name: str, value: Any) -> None:
+    """Refuse to set an attribute of settings that are made."""
+    raise BadCode(
+        f"{type(self).__name__}.{name}",
+        "is set, and what a configuration names does not change once it is made",
+        "dataclasses.replace makes another; what a method has to remember belongs into the states that its "
+        "functions return",
+    )
 
 
 def _resolve_annotations(cls: type) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import random
 from contextlib import nullcontext
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl import Inline, Ray
+from rayfl import Federation, Inline, Ray
 from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
-from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
+from rayfl.methods import SCAFFOLD, Facts, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
 from rayfl.training import Params
 from rayfl.training.optimisers import SGD
@@ -258,7 +257,7 @@ class WritesToItself(FedAvg):
 
 
 def test_the_options_of_a_method_do_not_change() -> None:
-    with pytest.raises(FrozenInstanceError, match="last"):
+    with pytest.raises(BadCode, match="last"):
         federate(WritesToItself(), DATA, LeNet(), 1)
 
 
@@ -307,6 +306,17 @@ def test_a_misspelt_hook_is_refused_before_the_start(
     with refused(Unknown, place) as caught:
         small(tmp_path / "run", method=method()).run()
     assert f"did you mean {meant}?" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+class NoProperty(FedAvg):
+    def facts(self) -> Any:
+        return Facts(uses_rounds=True)
+
+
+def test_what_is_asked_for_without_a_call_must_be_a_property(tmp_path: Path) -> None:
+    with refused(BadCode, "NoProperty.facts"):
+        Federation(method=NoProperty(), output=str(tmp_path / "run"), engine=Inline(), quiet=True).run()
     assert not (tmp_path / "run").exists()
 
 

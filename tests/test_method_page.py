@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md runs as it is printed."""
+"""The worked example of docs/howto/method.md runs as it is printed."""
 
 import importlib
 import re
@@ -15,9 +15,11 @@ from rayfl.run import main
 from tests.support.by_hand import assert_same, federate, ragged
 from tests.support.refusals import refused
 
-TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
-METHOD, TEST = re.findall(r"```python.*?\n(.*?)```", TEXT, re.DOTALL)
-(COMMAND,) = re.findall(r"^rayfl run (.*)$", TEXT, re.MULTILINE)
+TEXT = (Path(__file__).parents[1] / "docs" / "howto" / "method.md").read_text()
+(METHOD,) = re.findall(r"^```python title=.fedavgm.py.\n((?:.*\n)*?)```", TEXT, re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n((?:.*\n)*?)```", TEXT, re.MULTILINE)
+(TEST,) = (code for code in BLOCKS if "def test_fedavgm" in code)
+(COMMAND,) = re.findall(r"^rayfl run (.*fedavgm.*)$", TEXT, re.MULTILINE)
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def fedavgm(tmp_path, monkeypatch):
 
 def test_the_printed_test_passes(fedavgm):
     namespace = {}
-    exec(compile(TEST, "CONTRIBUTING.md", "exec"), namespace)
+    exec(compile(TEST, "method.md", "exec"), namespace)
     namespace["test_fedavgm"]()
     namespace["test_it_does_what_every_method_must"]()
 
