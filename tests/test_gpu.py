@@ -76,7 +76,7 @@ def test_scores_agree(name: str) -> None:
     scores = []
     for device in ("cpu", "cuda"):
         found = run(plan(name, device))
-        scores.append(found.worker.evaluate(3, found.server.download(range(4)), range(4), ["test"]))
+        scores.append(found.worker.evaluate(3, found.server.download(range(4)), [range(4)], ["test"]))
     assert scores[0].keys() == scores[1].keys()
     for i in scores[0]:
         on_cpu, on_gpu = scores[0][i]["test"], scores[1][i]["test"]

@@ -112,15 +112,15 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
     """Return the state of client 1, a new client, before and after adapting; client 0 has trained."""
     download = run.server.download([1])
     assert not any(download.each.values())
-    method = run.worker.method
-    adapt, seen = method.adapt, {}
+    kind: Any = type(run.worker.method)
+    adapt, seen = kind.adapt, {}
 
-    async def watched(client: Client, state: State, down: State, moves: bool) -> State:
-        seen[moves] = state, await adapt(client, state, down, moves)
+    async def watched(self: Any, client: Client, state: State, down: State, moves: bool) -> State:
+        seen[moves] = state, await adapt(self, client, state, down, moves)
         return seen[moves][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(method, "adapt", watched)
+        patch.setattr(kind, "adapt", watched)
         run.worker.unseen(0, download, [1], run.worker.state_for_new_clients([0]))
     return seen[moves]
 
@@ -257,7 +257,7 @@ def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
     own = run.worker.method.init_client(run.worker.client(2, 0))["own"]
     assert all(torch.equal(t, run.worker.initial[name]) for name, t in own.items())
     like = run.server.state["weights"]["head.weight"]
-    first, second, new = (run.worker.method.subspace_bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
+    first, second, new = (run.worker.context.prepared.bases(k, like)["individual"] for k in range(3))
     assert torch.equal(new, first)
     assert not torch.equal(new, second)
 

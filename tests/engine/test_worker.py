@@ -194,7 +194,7 @@ def test_validation_images_are_augmented_anew_every_round() -> None:
     dataset = replace(make_dataset(), augment="fedbn", val_augment=True)
     worker = Worker(plan(), FederatedData(dataset, (ClientData(np.arange(9), images, images),) * 2))
     download = Download({"weights": worker.initial}, {})
-    found = [worker.evaluate(r, download, [0, 1], ("val", "test")) for r in (0, 1, 1)]
+    found = [worker.evaluate(r, download, [[0, 1]], ("val", "test")) for r in (0, 1, 1)]
     losses = [[scores[i]["val"]["personal"].loss for i in (0, 1)] for scores in found]
     assert len({*losses[0], *losses[1]}) == 4
     assert losses[1] == losses[2]

@@ -128,10 +128,10 @@ def test_bytes_of_fedco2_with_other_exchanges():
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
     run = start(METHODS[name](), DATA, net_of(name, CNNB()))
-    found = [run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"])]
+    found = [run.worker.evaluate(0, run.server.download(range(4)), [range(4)], ["test"])]
     run.round([0, 2], score_splits=("test",))
     found.append(run.results[0].scores)
-    found.append(run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"]))
+    found.append(run.worker.evaluate(0, run.server.download(range(4)), [range(4)], ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
     views = METHODS[name]().views
     assert ("global" in views) == CASES[name].has_global

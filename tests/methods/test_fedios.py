@@ -501,6 +501,6 @@ def test_it_learns_with_both_schedules():
     data = ragged([60, 60, 60])
     for schedule in ("joint", "alternating"):
         run = federate(FediOS(schedule=schedule), data, LeNet(), 8, epochs=2)
-        scores = run.worker.evaluate(0, run.server.download(range(3)), range(3), ["test"])
+        scores = run.worker.evaluate(0, run.server.download(range(3)), [range(3)], ["test"])
         correct = sum(parts["test"]["personal"].correct for parts in scores.values())
         assert correct >= 10  # of 12 in four classes

@@ -88,7 +88,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     run = start(METHODS[name](), ALONE, net_of(name, CNNB()))
     run.round([0], score_splits=("test",))
     (trained,) = run.results[0].scores.values()
-    (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
+    (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [[0]], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name]().views)
     for view, score in trained["test"].items():
         assert score.correct == aggregated["test"][view].correct

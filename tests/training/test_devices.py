@@ -48,7 +48,7 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     for cohort in COHORTS:
         found.round(cohort, ("test",))
     worker, ids, of = found.worker, range(DATA.seen), (2, found.server.download(range(DATA.seen)))
-    scores = [*(result.scores for result in found.results), worker.evaluate(*of, ids, ["test"])]
+    scores = [*(result.scores for result in found.results), worker.evaluate(*of, [ids], ["test"])]
     scores.append(worker.finetune(*of, [(0, 1, 2)], ["test"], EMPTY_DOWNLOAD, []))
     given = worker.state_for_new_clients([0, 1, 2])
     scores += worker.unseen(2, found.server.download([3]), [3], given).values()
