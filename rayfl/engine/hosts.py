@@ -7,12 +7,14 @@ import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -38,6 +40,16 @@ def by_value(modules: Collection[str]) -> Iterator[None]:
     finally:
         for name in cloudpickle.list_registry_pickle_by_value() - known:
             cloudpickle.unregister_pickle_by_value(sys.modules[name])
+
+
+def _reduce_module(module: Any) -> Any:
+    """Reduce a module to its name."""
+    return import_module, (module.__name__,)
+
+
+# Code that names `torch` and something's `classes` or `ops` seems to need these two, which no pickle takes.
+for _module in (torch.classes, torch.ops):
+    copyreg.pickle(type(_module), _reduce_module)
 
 
 def put_by_value(thing: Any, code: Mapping[str, str], paths: Sequence[str] = ()) -> Any:

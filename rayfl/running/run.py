@@ -449,12 +449,13 @@ class Rounds(Run):
             "down": result.down,
         }
         if exchanged:
-            record["before_round"] = {
-                "clients": exchanged.ids,
-                "dropped": sorted(exchanged.bad),
-                "up": exchanged.up,
-                "down": exchanged.down,
+            cohort = {*result.ids}  # to whom the download goes once, with what the exchange has added
+            down = {
+                key: [0 if i in cohort else n for i, n in zip(exchanged.ids, sizes, strict=True)]
+                for key, sizes in exchanged.down.items()
             }
+            dropped, up = sorted(exchanged.bad), exchanged.up
+            record["before_round"] = {"clients": exchanged.ids, "dropped": dropped, "up": up, "down": down}
             if exchanged.bad:
                 warn(_dropped_text(round, exchanged.bad))
         self._trained |= set(result.ids) - result.bad.keys()

@@ -2,9 +2,11 @@
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rayfl import Inline, Ray, Training
 from rayfl.errors import Conflict
@@ -101,3 +103,13 @@ def test_what_cannot_be_sent_by_value_is_told_and_compared(
     pickle.loads(sent[MINE])
     with refused(Conflict, "own_method"):
         pickle.loads(sent[text])
+
+
+def test_code_that_names_torch_and_classes_goes_by_value() -> None:
+    """`torch` and `.classes` in one function look like the module `torch.classes`, which no pickle takes."""
+
+    def zeros(client: Any) -> torch.Tensor:
+        return torch.zeros(client.classes + len(torch.ops.__name__))
+
+    sent = cloudpickle.loads(cloudpickle.dumps(zeros))
+    assert sent(SimpleNamespace(classes=3)).shape == (12,)
