@@ -235,8 +235,8 @@ class Net:
         if self._normed and self.module.training and not w.live and not self._normed.isdisjoint(parts):
             raise RuntimeError(
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
-                "trained: use net.eval for teachers, frozen heads and evaluation; weights that a loss computes "
-                "from those in training take their place by w.replace(...)"
+                "trained: use net.eval for teachers, frozen heads and evaluation; weights that a loss "
+                "computes from those in training take their place by w.replace(...)"
             )
 
 
