@@ -106,7 +106,7 @@ class InlineWorkers(Workers):
         return int(self.worker is not None)
 
     def start(self, allow_fewer: bool) -> None:
-        """Build both, each with a method of its own: setting it up must not touch the user's object."""
+        """Build both."""
         self.server = Server(self._plan, self._data)
         self.worker = Worker(self._plan, self._data)
 

@@ -108,8 +108,9 @@ class Server:
             self.keep_exchange(*ends[:sums])
 
     def keep_exchange(self, *parts: dict[str, Accumulated]) -> None:
-        """Combine what clients have uploaded before a round's training, and put it into the state."""
-        self.state = {**self.state, BEFORE: canonical(combine(self._uploads_before, parts))}
+        """Combine what clients have uploaded before a round's training, if anything, into the state."""
+        if combined := combine(self._uploads_before, parts):
+            self.state = {**self.state, BEFORE: canonical(combined)}
 
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""

@@ -20,7 +20,6 @@ from rayfl.engine.placement import Pace, place_groups
 from rayfl.engine.travel import EMPTY_DOWNLOAD, RoundResult
 from rayfl.errors import Conflict, Shortage
 from rayfl.evaluation.score import ClientScores, replaced
-from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
 
 Ids = Sequence[int]
@@ -77,7 +76,7 @@ class Session:
         self._pace = Pace(data.counts("train"))
         self._one_download = not plan.method.overrides("download_for")
         self._personalises = plan.method.overrides("personalise")
-        self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
+        self._has_metrics = plan.method.overrides("server_metrics")
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
         self._changed: set[int] = set()  # clients trained since the last checkpoint
@@ -309,18 +308,17 @@ class Session:
         by, given = self.plan.counts_by, EMPTY_DOWNLOAD
         if untrained and by is None:
             given = self.workers.call(0, "for_new_clients", *self._new_client_states())
-        if (
-            self._personalises and personalises
-        ):  # which is training: as with it, a stack is the same on all workers
+        # Those that count by another view than personal need none; a stack is the same on all workers.
+        chosen = set(ids) - (set() if by is None else {*untrained})
+        if self._personalises and personalises:
             groups = self.plan.engine.groups(ids)
-            calls = [*self._run_on_groups("evaluate", groups, round, splits, given, True)[2].values()]
+            calls = [*self._run_on_groups("evaluate", groups, round, splits, given, chosen)[2].values()]
         else:
-            samples = sum(
-                (self.data.counts(each)[list(ids)] for each in splits), np.zeros(len(ids), np.int64)
-            )
+            counts = (self.data.counts(split)[list(ids)] for split in splits)
+            placed = self._place_clients(ids, sum(counts, np.zeros(len(ids), np.int64)).tolist())
             calls = [
                 self.workers.call(k, "evaluate", round, self._download(mine), [mine], splits, given)
-                for k, mine in enumerate(self._place_clients(ids, samples.tolist()))
+                for k, mine in enumerate(placed)
                 if mine
             ]
         scores: dict[int, ClientScores] = {}

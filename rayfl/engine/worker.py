@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,8 +60,8 @@ from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combi
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
-Hook = Literal["local_update", "before_round"]
-"""What of a method trains in a round."""
+Hook = Literal["local_update", "before_round", "personalise"]
+"""What of a method trains; the last one for an evaluation."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 _OPTIMISER_ADVICE = (
@@ -95,7 +95,7 @@ class _ClientUpdate:
     client: Client
     held: State
     down: State
-    state: State = field(default_factory=dict)
+    state: State | None = None  # not yet looked up
     fits: list[Fitted] = field(default_factory=list)
 
 
@@ -281,7 +281,7 @@ class Worker:
         each = [self._client_update(context, i) for i in ids]
         try:
             with exits_as_errors():
-                handed, returned = self._run_updates(context, each)
+                handed, returned = self._run_updates(context.hook, context.download.everyone, each)
         except UserError:
             raise
         except Exception as error:
@@ -301,17 +301,20 @@ class Worker:
             client._kept = dict(held.get(KEPT, {}))
         return _ClientUpdate(client, held, self._client_download(context.download, id))
 
-    def _run_updates(self, context: _RoundContext, each: list[_ClientUpdate]) -> tuple[Snapshot, list[Any]]:
-        """Run the updates of clients; return a snapshot of their arguments, and what each has returned."""
+    def _run_updates(
+        self, hook: Hook, everyone: State | None, each: list[_ClientUpdate]
+    ) -> tuple[Snapshot, list[Any]]:
+        """Run a hook for clients; return a snapshot of its arguments, and what each has returned."""
         for one in each:
-            one.state = self._state_or_initial(one.held, one.client)
-        everyone = context.download.everyone
+            if one.state is None:
+                usual = one.client if hook == "local_update" else self.client(one.client.id, one.client.round)
+                one.state = self._state_or_initial(one.held, usual)
         own = [one.down for one in each if one.down is not everyone]
-        of_all = {"client.initial": self._initials}
+        of_all = {"client.initial": self._initials, "context.prepared": [self.context.prepared]}
         counts = {"client.class_counts": [one.client._class_counts for one in each]}
         states = [one.state for one in each]
         handed = Snapshot(down=[everyone, *own], state=states, **of_all, **counts)
-        updates = [self._start(context.hook, one.client, one.state, one.down) for one in each]
+        updates = [self._start(hook, one.client, one.state or {}, one.down) for one in each]
         returned = self._run(updates, lambda k, fitted: each[k].fits.append(fitted))
         for further in self._further.values():
             further.release()
@@ -350,7 +353,7 @@ class Worker:
         alone = replace(context, download=Download(received, {}))
         try:
             with exits_as_errors(), torch.random.fork_rng(devices=[]):
-                worker._run_updates(alone, [worker._client_update(alone, id)])
+                worker._run_updates(alone.hook, received, [worker._client_update(alone, id)])
         except UserError:
             raise
         except Exception as second:
@@ -364,14 +367,9 @@ class Worker:
         if context.hook == "before_round":
             if not isinstance(both, Mapping):
                 raise BadCode(name, f"has returned {short_repr(both)}, {when}", "it must return the upload")
-            both = both, one.state  # which stays
+            both = both, one.state or {}  # which stays
         up, state = check_update(name, both, when, self._expected_spec(one))
-        if client._fits != len(one.fits):
-            raise BadCode(
-                name,
-                f"awaits {len(one.fits)} of {client._fits} calls of client.fit",
-                "write `await client.fit(...)`",
-            )
+        _check_awaited(name, one)
         try:
             problem, prepared = context.accumulator.prepare(up, client.samples)
         except TypeError as error:
@@ -439,7 +437,7 @@ class Worker:
         groups: Sequence[Sequence[int]],
         splits: Sequence[str],
         given: Download = EMPTY_DOWNLOAD,
-        personalises: bool = False,
+        personalised: Collection[int] = (),
         *arrivals: States,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
@@ -450,7 +448,7 @@ class Worker:
             groups: whom to score; a stack that is personalised holds clients of one group.
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
-            personalises: whether those with training data are personalised first.
+            personalised: those that are personalised first, if they have training data.
             arrivals: states of clients that move here first.
         """
         for states in arrivals:
@@ -463,7 +461,7 @@ class Worker:
             predicts: dict[int, Predict] = {}
             samples = size = 0
             for client, state, down in self._clients_to_score(
-                round, download, groups, given.everyone, personalises
+                round, download, groups, given.everyone, personalised
             ):
                 i = client.id
                 predicts[i] = self._predict(client, state, down)
@@ -481,15 +479,15 @@ class Worker:
         download: Download,
         groups: Sequence[Sequence[int]],
         given: State,
-        personalises: bool,
+        personalised: Collection[int],
     ) -> Iterator[tuple[Client, State, State]]:
         """Yield clients, each with the state and the download with which it is scored."""
-        for ids in self._chunks(groups) if personalises else ([i] for group in groups for i in group):
+        for ids in self._chunks(groups) if personalised else ([i] for group in groups for i in group):
             clients = [self.client(i, round) for i in ids]
             states = {client.id: self.state(client.id, client, given) for client in clients}
             downs = {i: self._client_download(download, i) for i in ids}
-            if personalises:
-                states |= self.personalised_states(round, states, downs)
+            if chosen := {i: states[i] for i in ids if i in personalised}:
+                states |= self.personalised_states(round, chosen, downs)
             yield from ((client, states[client.id], downs[client.id]) for client in clients)
 
     def personalised_states(
@@ -502,18 +500,21 @@ class Worker:
             states: their personal states.
             downs: what the server would send each.
         """
-        name = f"{type(self.method).__name__}.personalise"
-        clients = []
+        name, when = f"{type(self.method).__name__}.personalise", f"after round {round}"
+        guard, each = Guard(self.method, self.device, "personalise", when), list[_ClientUpdate]()
         for i in filter(self._count, states):
-            clients.append(self.client(i, round, seed_of(self.plan.seed, "personalise", i, round)))
-            clients[-1]._val = clients[-1]._val[:0]  # which chooses among what is scored
-        updates = [self._start("personalise", c, states[c.id], downs[c.id]) for c in clients]
-        found = self._run(updates, lambda k, fitted: None) if updates else []
-        for further in self._further.values():
-            further.release()
+            client = self.client(i, round, seed_of(self.plan.seed, "personalise", i, round))
+            client._val = client._val[:0]  # which chooses among what is scored
+            each.append(_ClientUpdate(client, {}, downs[i], states[i]))
+        with torch.enable_grad():
+            handed, found = self._run_updates("personalise", None, each) if each else (Snapshot(), [])
+        guard.check()
+        guard.check_unchanged(handed)
+        for one in each:
+            _check_awaited(name, one)
         return {
-            client.id: check_state(name, state, f"of client {client.id} after round {round}")
-            for client, state in zip(clients, found, strict=True)
+            one.client.id: check_state(name, state, f"of client {one.client.id} {when}")
+            for one, state in zip(each, found, strict=True)
         }
 
     def _predict(self, client: Client, state: State, down: State) -> Predict:
@@ -697,6 +698,21 @@ class Worker:
 def without_optimiser_state(state: State) -> State:
     """Return a client's state without that of the optimiser, which methods do not see."""
     return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
+
+
+def _check_awaited(name: str, one: _ClientUpdate) -> None:
+    """Refuse fits that nobody has awaited.
+
+    Args:
+        name: of the hook, for the error.
+        one: the client, with the fits that have ended.
+    """
+    if one.client._fits != len(one.fits):
+        raise BadCode(
+            name,
+            f"awaits {len(one.fits)} of {one.client._fits} calls of client.fit",
+            "write `await client.fit(...)`",
+        )
 
 
 def _training_problem(one: _ClientUpdate, state: State) -> str | None:

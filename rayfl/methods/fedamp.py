@@ -8,16 +8,19 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.data import FederatedData
+from rayfl.methods.base import Cohort, Method, Metrics
+from rayfl.methods.checks import warning_of_pull
 from rayfl.settings import above, at_least
-from rayfl.training import Client, Context, Gather, Params, Reduction, State
+from rayfl.training import Client, Context, Gather, Params, Reduction, State, Training
 
 
 class FedAMP(Method):
     """Attentive message passing (Huang et al., AAAI 2021).
 
     The server has a cloud model for each client: a mixture of all clients' models in which similar ones weigh
-    more. The client's own model is drawn to it.
+    more. The client's own model is drawn to it. ``alpha`` must be so small that the weights of the others add
+    up to less than 1.
 
     Deviations from the paper: clients that were not sampled are in the mixtures with their last models.
     BatchNorm statistics are the client's own.
@@ -31,6 +34,10 @@ class FedAMP(Method):
     """Scale of the squared distance of two models in A(d) = 1 - exp(-d / sigma)."""
     lam: Annotated[float, at_least(0)] = 1.0
     """Weight of the pull towards the cloud model, lambda in the paper."""
+
+    def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
+        """Warn where lr lam / alpha is above 1."""
+        return warning_of_pull("method.lam", self.lam / self.alpha, training)
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model."""

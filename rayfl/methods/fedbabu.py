@@ -44,7 +44,8 @@ class FedBABU(Method):
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the tuned net, and the one that it is tuned from."""
-        common = await client.eval(_whole(client, down), x)
+        z = await client.features(down["weights"], x, self.cut)
+        common = client.net.eval.head(client.initial, z, self.cut)
         own = await client.eval(state["tuned"], x) if "tuned" in state else common
         return {"personal": own, "global": common}
 

@@ -20,9 +20,9 @@ class FedDBE(Method):
     particular in a client's features. Their mean is drawn to the mean over all clients, which these exchange
     once, before the first round.
 
-    Deviations from the paper: none in the formulas. Where it is silent: the clients' means before the first
-    round come from one local update of plain FedAvg, which is thrown away; running means start from 0 in each
-    round, as in the public code.
+    Deviations from the paper: the distance of the means is halved, as in the public code. Where the paper is
+    silent: the clients' means before the first round come from one local update of plain FedAvg, which is
+    thrown away; running means start from 0 in each round, as in the public code.
     """
 
     facts = Facts(before="once")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import torch
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Facts, Method
@@ -41,18 +40,21 @@ class FedFomo(Method):
         return {"own": client.initial}
 
     def init_server(self, context: Context) -> State:
-        """Start without models; at first everyone prefers its own."""
-        return {"models": {}, "affinity": torch.eye(context.population, dtype=torch.float64)}
+        """Start without models."""
+        return {"models": {}, "affinity": {}}
 
     def download(self, server: State) -> State:
         """All that a client receives is its own."""
         return {}
 
     def download_for(self, server: State, client: int) -> State:
-        """Send the models of highest affinity."""
-        order = server["affinity"][client].argsort(descending=True, stable=True).tolist()
-        sent = [j for j in order if j in server["models"]][: self.models]
-        return {"models": {j: server["models"][j] for j in sent}}
+        """Send the models of highest affinity, which for the own one begins with 1, for others with 0.
+
+        Of equal ones those are sent whose numbers come next after the client's.
+        """
+        affinity, models = server["affinity"].get(client, {client: 1.0}), server["models"]
+        order = sorted(models, key=lambda j: (-affinity.get(j, 0.0), j < client, j))
+        return {"models": {j: models[j] for j in order[: self.models]}}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Mix the received models into the own one (eq. 3 and 4), and train."""
@@ -82,10 +84,10 @@ class FedFomo(Method):
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Keep the models, and add up the affinities."""
-        affinity = server["affinity"].clone()
+        affinity = dict(server["affinity"])
         for i, gains in up["gains"].items():
-            for j, gain in gains.items():
-                affinity[i, j] += gain
+            mine = affinity.get(i, {i: 1.0})
+            affinity[i] = mine | {j: mine.get(j, 0.0) + gain for j, gain in gains.items()}
         return {"models": dict(sorted({**server["models"], **up["model"]}.items())), "affinity": affinity}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:

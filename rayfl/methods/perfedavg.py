@@ -10,6 +10,7 @@ from torch.func import grad
 from rayfl.methods.base import Method
 from rayfl.settings import above
 from rayfl.training import SGD, Batch, Client, Params, State
+from rayfl.training.dropout import draw_from
 
 
 class PerFedAvg(Method):
@@ -53,11 +54,11 @@ class PerFedAvg(Method):
             if not hessian:
                 return loss
             g = grad(loss_at)({n: moved[n].detach() for n in theta}, rest, second)
-            ahead, behind = (
-                loss_at({n: t + side * self.delta * g[n] for n, t in theta.items()}, rest, third[0])
-                for side in (1, -1)
-            )
-            term = self.alpha * (ahead - behind) / (2 * self.delta)
+            ahead, behind = ({n: t + d * g[n] for n, t in theta.items()} for d in (self.delta, -self.delta))
+            draw_from(batch.key)  # dropout must not differ between the two
+            term = loss_at(ahead, rest, third[0])
+            draw_from(batch.key)
+            term = self.alpha * (term - loss_at(behind, rest, third[0])) / (2 * self.delta)
             return loss - (term - term.detach())  # its gradient alone
 
         return {"weights": (await client.fit(down["weights"], meta_loss)).weights}, state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import torch
@@ -38,8 +39,7 @@ class SignFlip(Wrapper):
 
     def liars(self, context: Context) -> frozenset[int]:
         """Return who lies."""
-        order = torch.randperm(context.population, generator=generator(context.seed, "liars"))
-        return frozenset(order[: int(self.share * context.population + 1e-9)].tolist())
+        return _draw_liars(context.seed, context.population, int(self.share * context.population + 1e-9))
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does; lie about it."""
@@ -49,3 +49,10 @@ class SignFlip(Wrapper):
             flipped = {key: c.merge(-self.scale * c.trainable()) for key, c in changes.items()}
             up = self.with_change(client, down, up, flipped)
         return up, kept
+
+
+@cache
+def _draw_liars(seed: int, population: int, count: int) -> frozenset[int]:
+    """Return who lies among so many clients."""
+    order = torch.randperm(population, generator=generator(seed, "liars"))
+    return frozenset(order[:count].tolist())

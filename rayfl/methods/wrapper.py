@@ -50,11 +50,14 @@ class Wrapper(Method):
 
     def change_of(self, client: Client, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
         """Return what an upload changes of the weights received, by upload key, as ``uploads`` say."""
-        found = {}
-        for key, how in self.uploads(client.context).items():
-            base = how.base(key)
-            if base in down and isinstance(up.get(key), Params):
-                found[key] = up[key] if how.adds_to else up[key] - down[base]
+        sent = {key: how for key, how in self.uploads(client.context).items() if key in up and not how.before}
+        found = {
+            key: up[key] if how.adds_to else up[key] - down[how.base(key)]
+            for key, how in sent.items()
+            if how.base(key) in down and isinstance(up[key], Params)
+        }
+        if sent and not found:
+            raise self._needs_weights()
         return found
 
     def with_change(
@@ -74,11 +77,14 @@ class Wrapper(Method):
             UserError: it does not.
         """
         if not any(how.base(key) for key, how in self.uploads(context).items()):
-            raise Conflict(
-                "method.of",
-                f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "
-                "those that clients upload: choose another method",
-            )
+            raise self._needs_weights()
+
+    def _needs_weights(self) -> Conflict:
+        return Conflict(
+            "method.of",
+            f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "
+            "those that clients upload: choose another method",
+        )
 
     def _state_of_wrapped(self, state: State) -> State:
         """Return what the wrapped method sees of a client's state."""

@@ -58,6 +58,10 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"returns {short_repr(method.uploads(context))}",
             "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}",
         )
+    if any(how.before for how in method.uploads(context).values()) != method.overrides("before_round"):
+        raise BadCode(
+            f"{type(method).__name__}.before_round", "belongs to uploads with before=True", "write both"
+        )
     for thing in (plan.training.schedule, plan.training.optimiser, loss):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)

@@ -23,12 +23,13 @@ class Context:
 
     Attributes:
         net: the net, or the first one where clients have different nets.
-        initial: its initial weights, the same for every client with this net.
+        initial: its initial weights, the same for every client with this net; on the CPU, where the
+            client's are on the device.
         shared: the names of its entries that travel, as ``Method.shared`` decides.
         population: the number of all clients, N.
         seed: the run's seed, for randomness that client and server have in common.
         averaging: how means are weighted that do not say it themselves.
-        nets: the method's further nets, by option.
+        nets: the method's further nets by option, and its own modules by name.
         nets_differ: whether clients have different nets.
         total_rounds: how many rounds the run has; None where the method's facts do not say ``uses_rounds``.
         prepared: what ``Method.prepare`` has returned.
@@ -69,7 +70,7 @@ class Context:
         return w.select(self.net.names(cut, "head").__contains__)
 
     def initial_of(self, option: str) -> Params:
-        """Return the initial weights of a further net, from a stream of its own."""
+        """Return the initial weights of a further net or module, from a stream of its own, on the CPU."""
         return self.nets[option].initial(self.seed, 0, 1 + [*self.nets].index(option))
 
     def generator(self, purpose: str, round: int) -> torch.Generator:

@@ -146,11 +146,12 @@ def unpack(packed: Packed) -> Any:
     """
     flat = {dtype: as_tensor(buffer).view(getattr(torch, dtype)) for dtype, buffer in packed.buffers.items()}
     tensors: dict[str, Tensor] = {}
-    found: dict[tuple[str, int], Tensor] = {}
+    found: dict[tuple[str, tuple[int, ...], int], Tensor] = {}
     for path, dtype, shape, start in packed.layout:
-        if (dtype, start) not in found or not math.prod(shape):
-            found[dtype, start] = flat[dtype][start : start + math.prod(shape)].view(shape).clone()
-        tensors[path] = found[dtype, start]
+        if (dtype, shape, start) not in found:
+            part = flat[dtype][start : start + math.prod(shape)]
+            found[dtype, shape, start] = part.view(shape).clone()
+        tensors[path] = found[dtype, shape, start]
     return put_together(packed.structure, tensors)
 
 
@@ -190,7 +191,7 @@ def move_together(tensors: Sequence[Tensor], device: torch.device) -> Sequence[T
 def canonical(tree: Any, device: torch.device | str = "cpu") -> Any:
     """Return a state on a device, with every tensor as ``unpack`` and checkpoints give it back.
 
-    That is an object of its own, whose numbers lie in the order of its shape, from the beginning of its
+    That is an object of its own here, whose numbers lie in the order of its shape, from the beginning of its
     memory. The bits of some kernels depend on how their input lies, and those of a stack on which tensors are
     one object for all clients: a state that has not travelled must be like one that has. Memory is not copied
     without need.

@@ -12,21 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfl import Callback, Inline, Ray, load_models, resumed
+from rayfl import Callback, Inline, Ray, Training, load_models, resumed
+from rayfl.data import FederatedData
 from rayfl.engine.server import Server
 from rayfl.engine.session import BadUpdate
 from rayfl.engine.travel import Download
-from rayfl.errors import BadCode
+from rayfl.errors import BadCode, Conflict
 from rayfl.methods import Facts, FedAvg, Method, TopK
 from rayfl.methods.fedamp import FedAMP
 from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.feddbe import FedDBE
 from rayfl.methods.fedfomo import FedFomo
 from rayfl.methods.perfedavg import PerFedAvg
-from rayfl.nets import CNNB
+from rayfl.nets import CNNB, SplitNet
 from rayfl.record.history import round_totals
 from rayfl.sampling import Trace
-from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Sum
+from rayfl.training import Batch, Client, Cosine, Gather, Mean, Params, Reduction, State, Sum
 from tests.engine.test_further_nets import Mutual
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, small
@@ -229,7 +230,7 @@ def test_scores_are_those_of_the_personalised_state() -> None:
     assert scores["personal"].tolist() == [[12.5, -12.5]]
     assert scores["global"].tolist() == [[0, 0]]
     assert run.worker.states == {}
-    found = run.worker.evaluate(0, run.server.download([1]), [[1]], ["test"], personalises=True)[1]["test"]
+    found = run.worker.evaluate(0, run.server.download([1]), [[1]], ["test"], personalised=[1])[1]["test"]
     assert found["personal"].loss == pytest.approx(math.log1p(math.exp(-25)), rel=1e-9)
     assert found["global"].loss == pytest.approx(math.log(2), rel=1e-12)
 
@@ -266,7 +267,9 @@ def test_models_are_personalised_where_their_data_are(tmp_path: Path) -> None:
 def test_clients_without_training_data_are_scored_as_they_are() -> None:
     data = ragged([12, 0, 5])
     run = start(Leaning(), data, TINY)
-    found = run.worker.evaluate(0, run.server.download(range(3)), [[0, 1, 2]], ["test"], personalises=True)
+    found = run.worker.evaluate(
+        0, run.server.download(range(3)), [[0, 1, 2]], ["test"], personalised=range(4)
+    )
     for i in range(3):
         views = found[i]["test"]
         assert (views["personal"].loss == views["global"].loss) == (i == 1)
@@ -400,3 +403,167 @@ def test_a_module_has_a_name_of_its_own() -> None:
 
     with refused(BadCode, "Same.modules"):
         start(Same(), ragged(), TINY)
+
+
+# ---- faults that were found
+
+
+def test_what_is_empty_does_not_take_the_place_of_another() -> None:
+    tree = {"a": torch.zeros(0), "b": torch.ones(3), "c": torch.zeros(0, 3), "d": torch.ones(1)}
+    found = pickle.loads(pickle.dumps(Download(tree, {}))).everyone
+    for key, value in tree.items():
+        assert torch.equal(found[key], value)
+
+
+class Drawing(Counted):
+    """Begins with weights of each client's own, and uploads their sum before the first round."""
+
+    def init_client(self, client: Client) -> State:
+        return {"own": client.random_weights()}
+
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        return {**await super().before_round(client, state, down), "each": state["own"]}
+
+
+def test_a_client_has_one_first_state() -> None:
+    """Whether it is asked before a round, or trains."""
+    run = federate(Drawing(), ragged([4, 4]), TINY, cohorts=[[0]])
+    client = run.worker.client(1, 0)
+    assert_same(dict(run.server.state["before"]["each"][1]), dict(client.random_weights()), 0)
+
+
+@pytest.mark.parametrize("method", [FedBABU(tune_epochs=1), PerFedAvg()], ids=str)
+def test_models_are_those_of_the_last_evaluation(tmp_path: Path, method: Method) -> None:
+    """With a rate that is 0 after the last round, and where no gradients are taken."""
+    training = Training(lr=0.1, batch_size=20, schedule=Cosine())
+    small(tmp_path / "run", method=method, rounds=2, clients=4, participation=1.0, training=training).run()
+    models = load_models(tmp_path / "run")
+    last = records_of(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]["personal"]["test"]
+    for i in range(4):
+        x, y = models.batch(i)
+        with torch.no_grad():
+            loss = torch.nn.functional.cross_entropy(models.scores(i, x)["personal"], y)
+        assert loss.item() == pytest.approx(last["loss"][i], rel=1e-5)
+        models[i].predict(models.data.dataset.inputs[:2])
+
+
+class Careless(Leaning):
+    """Changes what it is handed, forgets to await, or draws."""
+
+    how: str = ""
+
+    def init_client(self, client: Client) -> State:
+        return {"n": torch.zeros(1)}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, _ = await super().local_update(client, {}, down)
+        return up, state
+
+    async def personalise(self, client: Client, state: State, down: State) -> State:
+        if self.how == "changes":
+            state["n"].add_(1)
+        elif self.how == "forgets":
+            client.fit(down["weights"], client.loss)
+        elif self.how == "draws":
+            torch.rand(1)
+        return {**state, "own": down["weights"]}
+
+
+@pytest.mark.parametrize("how", ["changes", "forgets", "draws"])
+def test_personalising_is_guarded_as_training_is(how: str) -> None:
+    run = federate(Careless(how=how), ragged([4, 4]), TINY, cohorts=1)
+    with refused(BadCode, "Careless.personalise"):
+        run.worker.evaluate(0, run.server.download([0, 1]), [[0, 1]], ["test"], personalised=[0, 1])
+
+
+def test_what_is_prepared_does_not_change() -> None:
+    class Remembers(FedAvg):
+        def prepare(self, context: Any) -> Any:
+            return []
+
+        async def local_update(
+            self, client: Client, state: State, down: State
+        ) -> tuple[dict[str, Any], State]:
+            client.context.prepared.append(client.id)
+            return await super().local_update(client, state, down)
+
+    with refused(BadCode, "Remembers.local_update"):
+        federate(Remembers(), DATA, cohorts=1)
+
+
+def test_who_never_trained_is_not_personalised_in_vain(tmp_path: Path) -> None:
+    """It counts as the global view says; the others are personalised."""
+    tuned: list[int] = []
+
+    class Noting(Leaning):
+        async def personalise(self, client: Client, state: State, down: State) -> State:
+            tuned.append(client.id)
+            return await super().personalise(client, state, down)
+
+    run = start(Noting(), ragged([4, 4, 4]), TINY)
+    run.worker.evaluate(0, run.server.download(range(3)), [range(3)], ["test"], personalised=[0, 2])
+    assert tuned == [0, 2]
+
+
+def test_an_exchange_of_nobody_leaves_what_was_there() -> None:
+    run = federate(Counted(every=True), DATA, cohorts=[[0]])
+    before = run.server.state["before"]
+    run.server.keep_exchange()
+    assert run.server.state["before"] is before
+
+
+class NoHook(FedAvg):
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "mean": Mean(before=True)}
+
+
+class NoUploads(FedAvg):
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("method", [NoHook(), NoUploads()], ids=str)
+def test_uploads_before_a_round_need_the_hook(tmp_path: Path, method: Method) -> None:
+    with refused(BadCode, f"{type(method).__name__}.before_round"):
+        small(tmp_path / "run", method=method).run()
+
+
+@pytest.mark.parametrize("method", [FedAMP(), FedFomo()], ids=str)
+def test_clients_of_an_unseen_domain_receive_what_there_is(method: Method) -> None:
+    run = federate(method, FederatedData(ragged().dataset, ragged().clients, unseen=1), TINY, [[0, 1, 2]])
+    scores = run.worker.unseen(0, run.server.download([3]), [3], run.worker.state_for_new_clients([0, 1, 2]))
+    assert scores["unseen"].keys() == {3}
+
+
+def test_a_wrapper_that_finds_nothing_to_change_says_so() -> None:
+    class Elsewhere(FedAvg):
+        def uploads(self, context: Any) -> Mapping[str, Reduction]:
+            return {"models": Gather()}
+
+        async def local_update(
+            self, client: Client, state: State, down: State
+        ) -> tuple[dict[str, Any], State]:
+            up, state = await super().local_update(client, state, down)
+            return {"models": up["weights"]}, state
+
+        def aggregate(self, server: State, up: Mapping[str, Any], cohort: Any) -> State:
+            return server
+
+    with refused(Conflict, "method.of"):
+        federate(TopK(of=Elsewhere()), DATA, cohorts=1)
+
+
+def test_dropout_is_the_same_on_both_sides_of_a_difference() -> None:
+    """Else the noise would be divided by twice the distance, and a tenth of it would be ten times as much."""
+    runs = [
+        federate(PerFedAvg(hessian="differences", delta=delta), ragged(), f"{__name__}.dropping", cohorts=1)
+        for delta in (1e-3, 1e-4)
+    ]
+    one, other = (run.server.state["weights"] for run in runs)
+    assert float((one - other).norm()) < 1e-3 * float((one - runs[0].worker.initial).norm())
+
+
+def dropping(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """A linear net with dropout."""
+    size = math.prod(shape)
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.Dropout(0.5)), nn.Linear(size, classes))

@@ -92,7 +92,7 @@ class FDSE(PartlyPersonal):
         return not any(name.startswith((f"{b}.dse_conv.", f"{b}.dse_bn.")) for b in dse_blocks(net.module))
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
-        """Return dFE and head with their statistics, the DSE's parameters, and a measurement."""
+        """Return DFE and head with their statistics, the DSE's parameters, and a measurement."""
         each: dict[str, Reduction] = {"weights": Gather() if self.consensus else Mean()}
         if self.attention:
             each["dse"] = Mean() if self.attention == "mean" else Gather()
