@@ -140,18 +140,9 @@ def try_scores(
     found = None
     with ignore_trial_errors(), torch.no_grad():
         initial = net.initial(plan.seed)
+        training, seed = plan.training, plan.seed
         client = Client(
-            0,
-            net,
-            initial,
-            examples,
-            train,
-            counts,
-            plan.training,
-            plan.seed,
-            0,
-            nets=context.nets,
-            context=context,
+            0, net, initial, examples, train, counts, training, seed, 0, nets=context.nets, context=context
         )
         name = f"{type(method).__name__}.init_server"
         server = check_state(name, first_server_state(method, context), "before the first round")

@@ -11,7 +11,7 @@ from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State
 
-GUARD = 1e-5
+LEAST_DISTANCE = 1e-5
 """What the public code of PFLlib adds to the distance of two models below the fraction line."""
 
 
@@ -62,7 +62,7 @@ class FedFomo(Method):
         loss = await self._mean_loss(client, own)
         gains = {}
         for j, model in down["models"].items():
-            distance = float((model - own).trainable().norm()) + GUARD
+            distance = float((model - own).trainable().norm()) + LEAST_DISTANCE
             gains[j] = (loss - await self._mean_loss(client, model)) / distance  # eq. 3
         whole = sum(max(gain, 0.0) for gain in gains.values())
         mixed = own
