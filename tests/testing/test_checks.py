@@ -410,6 +410,35 @@ class SpoilsExchange(CountsExchanges):
         return {"asked": torch.tensor(math.nan)}
 
 
+class RemembersScoring(FedAvg):
+    """Trains less after every scoring, by what the process has prepared."""
+
+    def prepare(self, context: Any) -> Any:
+        return []
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        share = 0.5 ** len(client.context.prepared)
+        return {"weights": down["weights"] + share * (up["weights"] - down["weights"])}, state
+
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        client.context.prepared.append(client.id)
+        return await super().scores(client, state, down, x)
+
+
+class CountsMore(FedAvg):
+    """Counts a byte of the download too many."""
+
+    def communication_bytes(self, client: Client, down: State, up: Mapping[str, Any]) -> Any:
+        received, sent = super().communication_bytes(client, down, up)
+        return {key: n + 1 for key, n in received.items()}, sent
+
+
+class CountsNothing(FedAvg):
+    def communication_bytes(self, client: Client, down: State, up: Mapping[str, Any]) -> Any:
+        return {}, {}
+
+
 class NeedsPersonalising(FedAvg):
     async def personalise(self, client: Client, state: State, down: State) -> State:
         return {"own": down["weights"]}
@@ -452,6 +481,9 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (CountsExchanges, "exchange_keeps_nothing", {}),
     (SpoilsExchange, "exchange_keeps_nothing", {}),
     (NeedsPersonalising, "scores_without_personalising", {}),
+    (RemembersScoring, "scores_change_nothing", {}),
+    (CountsMore, "bytes_are_those_of_payloads", {"counts_less": True}),
+    (CountsNothing, "bytes_are_those_of_payloads", {}),
 ]
 
 
@@ -504,6 +536,10 @@ def test_narrowed_options_pass() -> None:
     assert check_method(Narrow, stateless=True, limits=[({"mu": 0.0}, FedAvg())]) == {}
     with refused(BadValue, "method.mu"):
         Narrow(mu=0.6)
+
+
+def test_what_is_left_out_of_the_bytes_is_said() -> None:
+    one_check(CountsNothing, "bytes_are_those_of_payloads", counts_less=True)
 
 
 def test_there_are_checks_enough() -> None:
