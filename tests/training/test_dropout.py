@@ -256,3 +256,14 @@ def test_layers_that_do_not_draw_are_left_alone():
     assert isinstance(net[3].dropout, Dropout)
     with refused(BadCode, "layer '0.self_attn'"):
         put_dropout(nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8)))
+
+
+def test_each_layer_has_its_kind_of_dropout():
+    """What is dropped together: single entries, channels of a sample; and whether mean and variance stay."""
+    layers = (nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+    net = nn.Sequential(*(layer(0.1 * k) for k, layer in enumerate(layers, 1)))
+    put_dropout(net)
+    kinds = [None, None, 2, 2, 2, 2]
+    assert [each.apart for each in net] == kinds
+    assert [each.alpha for each in net] == [False, True, False, False, False, True]
+    assert [each.p for each in net] == [0.1 * k for k in range(1, 7)]
