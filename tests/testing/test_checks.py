@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -93,14 +94,15 @@ class ForgetsSeed(FedAvg):
 
 
 class HiddenState(FedAvg):
-    """A velocity in an attribute that only the author knows of."""
+    """A velocity in an object of the process, which nobody else sees."""
 
-    _sum: Any = None
+    def prepare(self, context: Any) -> Any:
+        return SimpleNamespace(count=0)
 
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         up, state = await super().local_update(client, state, down)
-        self._sum = 1.0 if self._sum is None else self._sum + 1.0
-        return {"weights": up["weights"] * (1 + 0.01 * self._sum)}, state
+        client.context.prepared.count += 1
+        return {"weights": up["weights"] * (1 + 0.01 * client.context.prepared.count)}, state
 
 
 class OpenState(FedAvg):
@@ -112,11 +114,13 @@ class OpenState(FedAvg):
 class HiddenServerState(FedAvg):
     """Momentum that a resumed run has lost."""
 
-    _last: Any = None
+    def prepare(self, context: Any) -> Any:
+        return SimpleNamespace(last=None)
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        new = up["weights"] if self._last is None else 0.5 * (up["weights"] + self._last)
-        self._last = up["weights"]
+        kept = cohort.context.prepared
+        new = up["weights"] if kept.last is None else 0.5 * (up["weights"] + kept.last)
+        kept.last = up["weights"]
         return {"weights": new}
 
 
