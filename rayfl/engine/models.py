@@ -66,7 +66,7 @@ class Models:
         self._worker, self._server = worker, server
         self.views = tuple(worker.method.views)
         self._personalised: dict[int, State] = {}
-        self._last = max(0, round - 1)  # the round that has ended, from 0
+        self._ended_round = max(0, round - 1)  # the round that has ended, from 0
 
     def __len__(self) -> int:
         """Return the number of clients that may train: those of an unseen domain have no models."""
@@ -107,7 +107,7 @@ class Models:
         They are differentiable by the inputs.
         """
         self._check_client(client)
-        seen = self._worker.client(client, self._last)
+        seen = self._worker.client(client, self._ended_round)
         down = self._server.build_download([client]).for_client(client)
         untrained, by, given = client not in self.trained, self._worker.plan.counts_by, {}
         if untrained and by is None:
@@ -122,7 +122,7 @@ class Models:
     def _personalised_state(self, client: int, state: State, down: State) -> State:
         """Return the state with which a client is scored; that of the last one is kept."""
         if client not in self._personalised:
-            found = self._worker.personalised_states(self._last, {client: state}, {client: down})
+            found = self._worker.personalised_states(self._ended_round, {client: state}, {client: down})
             self._personalised = {client: found.get(client, state)}
         return self._personalised[client]
 

@@ -75,7 +75,6 @@ class Session:
         self.system_metrics = SystemMetrics()
         self._pace = Pace(data.counts("train"))
         self._one_download = not plan.method.overrides("download_for")
-        self._personalises = plan.method.overrides("personalise")
         self._has_metrics = plan.method.overrides("server_metrics")
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
@@ -308,10 +307,9 @@ class Session:
         by, given = self.plan.counts_by, EMPTY_DOWNLOAD
         if untrained and by is None:
             given = self.workers.call(0, "for_new_clients", *self._new_client_states())
-        # Those that count by another view than personal need none; a stack is the same on all workers.
-        chosen = set(ids) - (set() if by is None else {*untrained})
-        if self._personalises and personalises:
-            groups = self.plan.engine.groups(ids)
+        if personalises and self.plan.method.overrides("personalise"):
+            # It is training: a stack is the same on all workers. Who counts by another view needs none.
+            groups, chosen = self.plan.engine.groups(ids), {*ids} - {*(untrained if by else ())}
             calls = [*self._run_on_groups("evaluate", groups, round, splits, given, chosen)[2].values()]
         else:
             counts = (self.data.counts(split)[list(ids)] for split in splits)

@@ -437,7 +437,7 @@ class Worker:
         groups: Sequence[Sequence[int]],
         splits: Sequence[str],
         given: Download = EMPTY_DOWNLOAD,
-        personalised: Collection[int] = (),
+        to_personalise: Collection[int] = (),
         *arrivals: States,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
@@ -448,7 +448,7 @@ class Worker:
             groups: whom to score; a stack that is personalised holds clients of one group.
             splits: splits of the data.
             given: what others give to those that have no state yet, see ``for_new_clients``.
-            personalised: those that are personalised first, if they have training data.
+            to_personalise: those that are personalised first, if they have training data.
             arrivals: states of clients that move here first.
         """
         for states in arrivals:
@@ -461,7 +461,7 @@ class Worker:
             predicts: dict[int, Predict] = {}
             samples = size = 0
             for client, state, down in self._clients_to_score(
-                round, download, groups, given.everyone, personalised
+                round, download, groups, given.everyone, to_personalise
             ):
                 i = client.id
                 predicts[i] = self._predict(client, state, down)
@@ -479,14 +479,14 @@ class Worker:
         download: Download,
         groups: Sequence[Sequence[int]],
         given: State,
-        personalised: Collection[int],
+        to_personalise: Collection[int],
     ) -> Iterator[tuple[Client, State, State]]:
         """Yield clients, each with the state and the download with which it is scored."""
-        for ids in self._chunks(groups) if personalised else ([i] for group in groups for i in group):
+        for ids in self._chunks(groups) if to_personalise else ([i] for group in groups for i in group):
             clients = [self.client(i, round) for i in ids]
             states = {client.id: self.state(client.id, client, given) for client in clients}
             downs = {i: self._client_download(download, i) for i in ids}
-            if chosen := {i: states[i] for i in ids if i in personalised}:
+            if chosen := {i: states[i] for i in ids if i in to_personalise}:
                 states |= self.personalised_states(round, chosen, downs)
             yield from ((client, states[client.id], downs[client.id]) for client in clients)
 

@@ -58,7 +58,7 @@ class TopK(Wrapper):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count values and places of what is sent, unless all of it would be less."""
         received, sent = super().communication_bytes(client, down, up)
-        for key in self.change_of(client, down, up).keys() & sent.keys():
+        for key in self.reductions_of_changes(client, down, up).keys() & sent.keys():
             trained = up[key].trainable()
             widths = {t.element_size() for t in trained.values()}
             sparse = (

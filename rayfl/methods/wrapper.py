@@ -9,7 +9,7 @@ from typing import Any
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Method
-from rayfl.training import Client, Context, Params, State
+from rayfl.training import Client, Context, Params, Reduction, State
 
 
 class Wrapper(Method):
@@ -50,15 +50,20 @@ class Wrapper(Method):
 
     def change_of(self, client: Client, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
         """Return what an upload changes of the weights received, by upload key, as ``uploads`` say."""
-        sent = {key: how for key, how in self.uploads(client.context).items() if key in up and not how.before}
-        found = {
-            key: up[key] if how.adds_to else up[key] - down[how.base(key)]
-            for key, how in sent.items()
-            if how.base(key) in down and isinstance(up[key], Params)
+        found = self.reductions_of_changes(client, down, up)
+        if up and not found:
+            raise self._uploads_no_weights()
+        return {key: up[key] if how.adds_to else up[key] - down[how.base(key)] for key, how in found.items()}
+
+    def reductions_of_changes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> dict[str, Reduction]:
+        """Return which uploads are changed weights, as ``change_of`` has them: upload key -> what it is."""
+        return {
+            key: how
+            for key, how in self.uploads(client.context).items()
+            if how.base(key) in down and isinstance(up.get(key), Params)
         }
-        if sent and not found:
-            raise self._needs_weights()
-        return found
 
     def with_change(
         self, client: Client, down: State, up: Mapping[str, Any], changes: Mapping[str, Params]
@@ -77,9 +82,9 @@ class Wrapper(Method):
             UserError: it does not.
         """
         if not any(how.base(key) for key, how in self.uploads(context).items()):
-            raise self._needs_weights()
+            raise self._uploads_no_weights()
 
-    def _needs_weights(self) -> Conflict:
+    def _uploads_no_weights(self) -> Conflict:
         return Conflict(
             "method.of",
             f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "

@@ -109,12 +109,12 @@ def test_help_of_a_class_without_options(capsys):
         ("zsh", ":run folders, or folders of them:_files"),
     ],
 )
-def test_completion(shell, files, capsys):
-    """Of options, names of classes and files."""
+def test_completion(shell, files):
+    """Of options, names of classes and files; in a process of its own, where nothing else is loaded."""
     pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    said = capsys.readouterr().out
-    for word in ("--training.batch_size", "doctor", "FedAvg FedBN", "safetensors torch", files):
+    command = [sys.executable, "-m", "rayfl", "completion", shell]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for word in ("--training.batch_size", "doctor", "FedALA FedAvg FedBN", "safetensors torch", files):
         assert word in said
 
 

@@ -230,7 +230,7 @@ def test_scores_are_those_of_the_personalised_state() -> None:
     assert scores["personal"].tolist() == [[12.5, -12.5]]
     assert scores["global"].tolist() == [[0, 0]]
     assert run.worker.states == {}
-    found = run.worker.evaluate(0, run.server.download([1]), [[1]], ["test"], personalised=[1])[1]["test"]
+    found = run.worker.evaluate(0, run.server.download([1]), [[1]], ["test"], to_personalise=[1])[1]["test"]
     assert found["personal"].loss == pytest.approx(math.log1p(math.exp(-25)), rel=1e-9)
     assert found["global"].loss == pytest.approx(math.log(2), rel=1e-12)
 
@@ -268,7 +268,7 @@ def test_clients_without_training_data_are_scored_as_they_are() -> None:
     data = ragged([12, 0, 5])
     run = start(Leaning(), data, TINY)
     found = run.worker.evaluate(
-        0, run.server.download(range(3)), [[0, 1, 2]], ["test"], personalised=range(4)
+        0, run.server.download(range(3)), [[0, 1, 2]], ["test"], to_personalise=range(4)
     )
     for i in range(3):
         views = found[i]["test"]
@@ -473,7 +473,7 @@ class Careless(Leaning):
 def test_personalising_is_guarded_as_training_is(how: str) -> None:
     run = federate(Careless(how=how), ragged([4, 4]), TINY, cohorts=1)
     with refused(BadCode, "Careless.personalise"):
-        run.worker.evaluate(0, run.server.download([0, 1]), [[0, 1]], ["test"], personalised=[0, 1])
+        run.worker.evaluate(0, run.server.download([0, 1]), [[0, 1]], ["test"], to_personalise=[0, 1])
 
 
 def test_what_is_prepared_does_not_change() -> None:
@@ -501,7 +501,7 @@ def test_who_never_trained_is_not_personalised_in_vain(tmp_path: Path) -> None:
             return await super().personalise(client, state, down)
 
     run = start(Noting(), ragged([4, 4, 4]), TINY)
-    run.worker.evaluate(0, run.server.download(range(3)), [range(3)], ["test"], personalised=[0, 2])
+    run.worker.evaluate(0, run.server.download(range(3)), [range(3)], ["test"], to_personalise=[0, 2])
     assert tuned == [0, 2]
 
 

@@ -396,6 +396,30 @@ class WritesToItself(FedAvg):
         return super().aggregate(server, up, cohort)
 
 
+class ByTheCohort(FedAvg):
+    """Trains less, the more clients have uploaded before the round."""
+
+    def uploads(self, context: Any) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "asked": Sum(before=True)}
+
+    async def before_round(self, client: Client, state: State, down: State) -> dict[str, Any]:
+        return {"asked": 1.0}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        w = (await client.fit(down["weights"], client.loss, lr=0.1 / down["before"]["asked"])).weights
+        return {"weights": w}, state
+
+
+class ByTheCohortWrongly(ByTheCohort):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {"weights": up["weights"] * (1 / len(cohort.ids))}
+
+
+def test_means_are_those_of_one_exchange() -> None:
+    """What clients do may depend on who is asked before the round."""
+    one_check(ByTheCohort, "means_have_their_weights")
+
+
 class CountsExchanges(FedAvg):
     """Uploads before a round how often it was asked, by an attribute of its class."""
 
@@ -486,6 +510,7 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (SpoilsExchange, "exchange_keeps_nothing", {}),
     (NeedsPersonalising, "scores_without_personalising", {}),
     (RemembersScoring, "scores_change_nothing", {}),
+    (ByTheCohortWrongly, "means_have_their_weights", {"mean": "samples"}),
     (CountsMore, "bytes_are_those_of_payloads", {"counts_less": True}),
     (CountsNothing, "bytes_are_those_of_payloads", {}),
 ]
