@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,13 +19,11 @@ from rayfl.training.step import (
     Observer,
     UnderWay,
     Working,
-    clip,
     epoch_loss,
-    gradients_of,
     keep_memory,
-    leaves_of,
     recall,
     scalar,
+    take_step,
 )
 
 
@@ -59,16 +57,8 @@ def fit_loop(request: Request) -> Fitted:
     for epoch, batch in _loop_batches(request):
         with inside_loss(batch.key):
             loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
-        gradients, used = gradients_of(loss, trained)
-        with torch.no_grad():
-            if request.before_clip is not None:
-                gradients = _apply_rule(request.before_clip, work, gradients, trained, request.extra)
-            if descent.clip:
-                gradients = clip(gradients, work.net_of, descent.clip, stacked=False)
-            if request.after_clip is not None:
-                gradients = _apply_rule(request.after_clip, work, gradients, trained, request.extra)
-            descent.optimiser.step(trained, gradients, memory, used, descent)
-            loss_sum += loss.detach()
+        take_step(request, work, loss, trained, memory, request.extra, stacked=False)
+        loss_sum += loss.detach()
     keep_memory(request, memory)
     steps = len(request.batches)
     final = work.assemble([_checkpoint_layout(t.detach()) for t in trained], buffers, live=False)
@@ -106,16 +96,3 @@ def _loop_batches(request: Request) -> Iterator[tuple[int, Batch]]:
     for number, (indices, changes) in enumerate(zip(places, drawn, strict=True)):
         x, y = examples.batch(indices, changes)
         yield number // request.epoch_length, Batch(x, y, keys_there[number], counts)
-
-
-def _apply_rule(
-    rule: Callable[[Any, Any, Any], Any],
-    work: Working,
-    gradients: list[Tensor],
-    trained: list[Tensor],
-    extra: Any,
-) -> list[Tensor]:
-    now = work.assemble([t.detach() for t in trained], None, live=False)
-    given = work.assemble(gradients, None, live=False)
-    with inside_loss():
-        return leaves_of(rule(given, now, extra), given)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from rayfl.training.client import Client, Fitted, Request, inside_loss
+from rayfl.training.client import Client, Fitted, GradientRule, Request, inside_loss
 from rayfl.training.dropout import draw_from
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.net import Batch, Net
@@ -33,13 +33,11 @@ from rayfl.training.step import (
     Observer,
     UnderWay,
     Working,
-    clip,
     epoch_loss,
-    gradients_of,
     keep_memory,
-    leaves_of,
     recall,
     scalar,
+    take_step,
 )
 
 
@@ -180,6 +178,8 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     for k, request in enumerate(requests if keeps else ()):
         recall(request, [m[k] for m in memory])
     loss_sum = torch.zeros(count, dtype=torch.float64, device=examples.device)
+    before, after = (_stacked_rule(rule, dims, extra_spec) for rule in (first.before_clip, first.after_clip))
+    fit_of_all = replace(first, before_clip=before, after_clip=after)
 
     def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
         draw_from(batch.key)
@@ -193,15 +193,8 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
         losses_of = vmap(partial(one_loss, epoch_loss(first, epoch)), in_dims=(0, _batch_dims(batch), dims))
         with inside_loss():
             losses = losses_of(work.assemble(now, stats, live=True), batch, extra)
-        gradients, used = gradients_of(losses.sum(), now)
+        take_step(fit_of_all, work, losses.sum(), now, remembered, extra, stacked=True)
         with torch.no_grad():
-            if first.before_clip is not None:
-                gradients = _apply_stacked(first.before_clip, work, gradients, now, extra, dims, extra_spec)
-            if descent.clip:
-                gradients = clip(gradients, work.net_of, descent.clip, stacked=True)
-            if first.after_clip is not None:
-                gradients = _apply_stacked(first.after_clip, work, gradients, now, extra, dims, extra_spec)
-            descent.optimiser.step(now, gradients, remembered, used, descent)
             if rows is None:
                 loss_sum += losses.detach()
                 trained, buffers, memory = [t.detach() for t in now], stats, remembered
@@ -258,23 +251,15 @@ def _rows(stack: Tensor, rows: Tensor | None) -> Tensor:
     return stack if rows is None else stack.index_select(0, rows)
 
 
-def _apply_stacked(
-    rule: Callable[[Any, Any, Any], Any],
-    work: Working,
-    gradients: list[Tensor],
-    trained: list[Tensor],
-    extra: list[Any],
-    dims: list[int | None],
-    extra_spec: Any,
-) -> list[Tensor]:
+def _stacked_rule(rule: GradientRule | None, dims: list[int | None], extra_spec: Any) -> GradientRule | None:
+    """Return a rule for a whole stack, which takes the leaves of ``extra``."""
+    if rule is None:
+        return None
+
     def rule_once(g: Any, w: Any, leaves: list[Any]) -> Any:
         return rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
 
-    now = work.assemble([t.detach() for t in trained], None, live=False)
-    stacked_rule = vmap(rule_once, in_dims=(0, 0, dims))
-    given = work.assemble(gradients, None, live=False)
-    with inside_loss():
-        return leaves_of(stacked_rule(given, now, extra), given)
+    return vmap(rule_once, in_dims=(0, 0, dims))
 
 
 def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor | None, Batch]]:

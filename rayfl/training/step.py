@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.errors import BadCode, Conflict
 from rayfl.system.text import short_repr
-from rayfl.training.client import Fitted, NetCall, Request
+from rayfl.training.client import Fitted, GradientRule, NetCall, Request, inside_loss
 from rayfl.training.params import Params
 
 LocalUpdate = Coroutine[Request, Any, Any]
@@ -99,14 +99,51 @@ class Working:
             nets[name] = Params(tensors, train_names, live)
         return nets[""] if self._single else nets
 
+    def apply_rule(
+        self, rule: GradientRule, gradients: list[Tensor], trained: list[Tensor], extra: Any
+    ) -> list[Tensor]:
+        """Return what a rule makes of gradients, by name in the order of those that it is given."""
+        now = self.assemble([t.detach() for t in trained], None, live=False)
+        given = self.assemble(gradients, None, live=False)
+        with inside_loss():
+            found = rule(given, now, extra)
+        pairs = [(found, given)] if self._single else [(found[net], given[net]) for net in given]
+        return [theirs[name] for theirs, ours in pairs for name in ours]
 
-def leaves_of(found: Any, given: Any) -> list[Tensor]:
-    """Return the gradients that a rule has ``found``, in the order of those it was ``given``."""
-    pairs = [(found[net], given[net]) for net in given] if isinstance(given, dict) else [(found, given)]
-    return [theirs[name] for theirs, ours in pairs for name in ours]
+
+def take_step(
+    request: Request,
+    work: Working,
+    loss: Tensor,
+    trained: list[Tensor],
+    memory: list[Tensor],
+    extra: Any,
+    stacked: bool,
+) -> None:
+    """Take a step of a fit: gradient, ``before_clip``, clip, ``after_clip``, optimiser.
+
+    Args:
+        request: the fit; its rules take what there is in ``trained``.
+        work: the nets that the tensors form.
+        loss: of one client, or the sum of those of a stack.
+        trained: the tensors under training, which change.
+        memory: the optimiser's, which changes.
+        extra: what the rules are handed.
+        stacked: whether the tensors are those of many clients, along their first dimension.
+    """
+    descent = request.descent
+    gradients, used = _gradients_of(loss, trained)
+    with torch.no_grad():
+        if request.before_clip is not None:
+            gradients = work.apply_rule(request.before_clip, gradients, trained, extra)
+        if descent.clip:
+            gradients = _clip(gradients, work.net_of, descent.clip, stacked)
+        if request.after_clip is not None:
+            gradients = work.apply_rule(request.after_clip, gradients, trained, extra)
+        descent.optimiser.step(trained, gradients, memory, used, descent)
 
 
-def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], list[int]]:
+def _gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], list[int]]:
     """Return gradients, zeros where the loss does not depend on a tensor, and the places where it does.
 
     Like an optimiser that meets ``grad is None``, the update leaves the others alone.
@@ -145,7 +182,7 @@ def keep_memory(request: Request, memory: list[Tensor]) -> None:
         request.client._kept[request.phase] = {i: m.contiguous() for i, m in enumerate(memory)}
 
 
-def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:
+def _clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:
     """Scale each net's gradient to a norm of at most ``limit``, per client."""
     clipped = list(gradients)
     for net in set(net_of):
