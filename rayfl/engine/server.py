@@ -17,6 +17,7 @@ from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import (
     BEFORE,
     Download,
+    Hook,
     RoundResult,
     States,
     check_state,
@@ -80,10 +81,13 @@ class Server:
             return self.method.server_metrics(self.context, self.state)
 
     @exits_as_errors()
-    def aggregate(self, round: int, drop: bool, sums: int, *ends: Any) -> tuple[Download | None, None]:
-        """Take the step of a round as soon as all workers are done.
+    def aggregate(
+        self, hook: Hook, round: int, drop: bool, sums: int, *ends: Any
+    ) -> tuple[Download | None, None]:
+        """Take the step of a round as soon as all workers are done, or keep what clients upload before it.
 
         Args:
+            hook: what has trained; after ``before_round`` the uploads go into the state as they are.
             round: from 0.
             drop: whether clients with bad updates are left out; otherwise one of them ends the run, and there
                 is no step.
@@ -95,17 +99,13 @@ class Server:
         """
         results: Sequence[RoundResult] = ends[sums:]
         bad = {i for result in results for i in result.bad}
-        if drop or not bad:
+        if hook == "before_round" and (drop or not bad):
+            self.keep_exchange(*ends[:sums])
+        elif drop or not bad:
             left_out = bad.union(*(result.idle for result in results))
             ids = sorted(i for result in results for i in result.ids if i not in left_out)
             self.step(self.build_cohort(ids, round), *ends[:sums])
         return None if self._per_client else self.download(()), None
-
-    @exits_as_errors()
-    def take_exchange(self, drop: bool, sums: int, *ends: Any) -> None:
-        """Put what clients upload before a round's training into the state; for the arguments see above."""
-        if drop or not any(result.bad for result in ends[sums:]):
-            self.keep_exchange(*ends[:sums])
 
     def keep_exchange(self, *parts: dict[str, Accumulated]) -> None:
         """Combine what clients have uploaded before a round's training, if anything, into the state."""

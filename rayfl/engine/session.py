@@ -17,7 +17,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.base import SERVER, ClientGroup, ClusterLost, Plan, Workers, WorkersLost
 from rayfl.engine.models import Models, local_pair
 from rayfl.engine.placement import Pace, place_groups
-from rayfl.engine.travel import EMPTY_DOWNLOAD, RoundResult
+from rayfl.engine.travel import EMPTY_DOWNLOAD, Hook, RoundResult
 from rayfl.errors import Conflict, Shortage
 from rayfl.evaluation.score import ClientScores, replaced
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
@@ -139,7 +139,8 @@ class Session:
             BadUpdate: an update is not finite, or has diverged, and the policy is to stop.
             WorkersLost: processes have died; all methods of a session may raise it.
         """
-        result = self._train(round, groups, score_splits, on_bad_update == "drop")
+        result = self._train("local_update", round, groups, score_splits, on_bad_update == "drop")
+        self._pace.learn(result.seconds)
         self.system_metrics.dropped |= self._sort_and_check(round, result, on_bad_update)
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.owner_of and i not in result.bad)
@@ -160,16 +161,8 @@ class Session:
         Raises:
             BadUpdate: an upload is not finite, and the policy is to stop.
         """
-        self.workers.add_workers()
-        drop = on_bad_update == "drop"
-        _, _, calls = self._run_on_groups("train", groups, round, (), drop, "before_round", returns=2)
-        sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
-        waiting = [reply for _, reply in calls.values()]
-        done = self.workers.call(SERVER, "take_exchange", drop, len(sums), *sums, *waiting)
-        result = RoundResult()
-        for reply in self._get([*waiting, done])[:-1]:
-            result.merge(reply)
-        self._newest_download = None
+        result = self._train("before_round", round, groups, (), on_bad_update == "drop")
+        self.finish_pending()
         self._sort_and_check(round, result, on_bad_update)
         return result
 
@@ -184,30 +177,26 @@ class Session:
         return dict(sorted(result.bad.items()))
 
     def _train(
-        self, round: int, groups: Sequence[ClientGroup], score_splits: Sequence[str], drop: bool
+        self, hook: Hook, round: int, groups: Sequence[ClientGroup], score_splits: Sequence[str], drop: bool
     ) -> RoundResult:
         """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.add_workers()
-        placed, moved, calls = self._run_on_groups(
-            "train", groups, round, score_splits, drop, "local_update", returns=2
-        )
+        moved, calls = self._run_on_groups("train", groups, round, score_splits, drop, hook, returns=2)
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
-        ends = [round, drop, len(sums), *sums, *waiting]
+        ends = [hook, round, drop, len(sums), *sums, *waiting]
         download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
         replies = self._get(waiting)
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._newest_download = download if self._one_download else None
         result, metrics = RoundResult(), SystemMetrics(moved=moved, hosts=self.workers.hosts)
-        for reply in replies:
+        for k, reply in zip(calls, replies, strict=True):
             result.merge(reply)
+            self.owner_of.update(dict.fromkeys(reply.keeps, k))
             metrics.actors.append(len(reply.ids))
             metrics.busy.append(sum(reply.seconds.values()))
             metrics.bytes_down, metrics.bytes_up = reply.bytes_down, metrics.bytes_up + reply.bytes_up
-        if result.keeps:
-            self.owner_of.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
-        self._pace.learn(result.seconds)
         self.system_metrics = metrics
         return result
 
@@ -218,11 +207,11 @@ class Session:
         round: int,
         *further: Any,
         returns: int = 1,
-    ) -> tuple[list[list[ClientGroup]], int, dict[int, Any]]:
+    ) -> tuple[int, dict[int, Any]]:
         """Call an operation of the workers for groups of clients, with their downloads and their states.
 
         Returns:
-            The groups of each worker, how many clients move, and the references of the results.
+            How many clients move, and the references of the results, by worker.
         """
         placed = place_groups(groups, self._pace.cost, self._usual_owner, len(self.workers))
         arrivals, moved = self._move_states(placed)
@@ -233,7 +222,7 @@ class Session:
                 calls[k] = self.workers.call(
                     k, name, round, download, mine, *further, *states, returns=returns
                 )
-        return placed, moved, calls
+        return moved, calls
 
     def _sums_per_host(self, parts: dict[int, Any]) -> list[Any]:
         """Let each host except the server's send one sum: sums are exact, so no bit changes."""
@@ -310,7 +299,7 @@ class Session:
         if personalises and self.plan.method.overrides("personalise"):
             # It is training: a stack is the same on all workers. Who counts by another view needs none.
             groups, chosen = self.plan.engine.groups(ids), {*ids} - {*(untrained if by else ())}
-            calls = [*self._run_on_groups("evaluate", groups, round, splits, given, chosen)[2].values()]
+            calls = [*self._run_on_groups("evaluate", groups, round, splits, given, chosen)[1].values()]
         else:
             counts = (self.data.counts(split)[list(ids)] for split in splits)
             placed = self._place_clients(ids, sum(counts, np.zeros(len(ids), np.int64)).tolist())
@@ -324,7 +313,7 @@ class Session:
             scores.update(found)
         for i in scores.keys() & set(untrained):
             scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
-        _, _, calls_of = self._run_on_groups("finetune", tuned, round, splits, given, untrained)
+        _, calls_of = self._run_on_groups("finetune", tuned, round, splits, given, untrained)
         for found in self._get([*calls_of.values()]):
             for i, splits_of in found.items():
                 scores[i] = {split: scores[i][split] | views for split, views in splits_of.items()}

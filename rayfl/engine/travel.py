@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch.utils import _pytree as pytree
 
@@ -60,6 +60,10 @@ def _unpack_download(packed: Packed) -> Download:
 
 def _unpack_states(packed: Packed) -> States:
     return States(unpack(packed))
+
+
+Hook = Literal["local_update", "before_round", "personalise"]
+"""What of a method trains; the last one for an evaluation."""
 
 
 @dataclass

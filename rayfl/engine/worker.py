@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import (
     EMPTY_DOWNLOAD,
     Download,
+    Hook,
     RoundResult,
     States,
     StateSpec,
@@ -60,8 +61,6 @@ from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combi
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
-Hook = Literal["local_update", "before_round", "personalise"]
-"""What of a method trains; the last one for an evaluation."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 _OPTIMISER_ADVICE = (
