@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from rayfl.system.text import short_repr
 from rayfl.training.client import NetCall
 from rayfl.training.examples import Examples
 from rayfl.training.noise import step_keys
-from rayfl.training.step import UnderWay
+from rayfl.training.step import start_all
 
 BATCH = 512
 """Most samples of a client that ``Method.scores`` sees at once."""
@@ -58,8 +57,7 @@ ClientScores = dict[str, dict[str, Score]]
 
 def answer_at_once(scoring: Scoring) -> Mapping[str, Tensor]:
     """Make each call of a net when it is awaited, with the inputs as they are; gradients pass through."""
-    with closing(UnderWay([check_scoring(scoring)], NetCall)) as under_way:
-        under_way.start()
+    with start_all([check_scoring(scoring)], NetCall) as under_way:
         while call := under_way.waiting.get(0):
             under_way.advance(0, call.run(call.x))
     found: Mapping[str, Tensor] = under_way.results[0]
@@ -76,8 +74,7 @@ def answer_together(
         clients: whose they are.
         shared: the ``id`` of each Params that clients have in common.
     """
-    with closing(UnderWay([check_scoring(each) for each in scorings], NetCall)) as under_way:
-        under_way.start()
+    with start_all([check_scoring(each) for each in scorings], NetCall) as under_way:
         while waiting := dict(under_way.waiting):
             groups: dict[Any, list[int]] = {}
             for k, call in waiting.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -17,12 +16,12 @@ from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
     Observer,
-    UnderWay,
     Working,
     epoch_loss,
     keep_memory,
     recall,
     scalar,
+    start_all,
     take_step,
 )
 
@@ -34,8 +33,7 @@ def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
         updates: what ``Method.local_update`` returned for each client.
         observe: told of every finished fit.
     """
-    with closing(UnderWay(updates)) as under_way:
-        under_way.start()
+    with start_all(updates) as under_way:
         for k in range(len(updates)):
             while (request := under_way.waiting.get(k)) is not None:
                 answer = total_loop(request) if request.total else fit_loop(request)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,12 +30,12 @@ from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
     Observer,
-    UnderWay,
     Working,
     epoch_loss,
     keep_memory,
     recall,
     scalar,
+    start_all,
     take_step,
 )
 
@@ -47,8 +46,7 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
     Clients may be in different phases; a stack holds those whose requests differ in nothing but per-client
     values handed over as ``start``, ``extra`` and data.
     """
-    with closing(UnderWay(updates)) as under_way:
-        under_way.start()
+    with start_all(updates) as under_way:
         while waiting := under_way.waiting:
             stack = _next_stack(waiting, updates)
             requests = [waiting[k] for k in stack]
@@ -74,9 +72,8 @@ def discrepancy(updates: Sequence[LocalUpdate], tolerance: float) -> str:
     Returns:
         What a stack raises, or that it differs; nothing where it does not.
     """
-    with closing(UnderWay(updates)) as under_way, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run itself tells of values that losses capture
-        under_way.start()
+    # Warnings are for the run itself, which tells of values that losses capture.
+    with warnings.catch_warnings(action="ignore"), start_all(updates) as under_way:
         while waiting := under_way.waiting:
             stack = _next_stack(waiting, updates)
             requests = [waiting[k] for k in stack]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,11 +39,6 @@ class UnderWay:
         self.results: list[Any] = [None] * len(updates)
         self.waiting: dict[int, Any] = {}
 
-    def start(self) -> None:
-        """Let all come to their first request."""
-        for k in range(len(self.updates)):
-            self.advance(k, None)
-
     def advance(self, k: int, answer: Any) -> None:
         """Let a coroutine go on with the answer to its request, to its next request or its end."""
         try:
@@ -56,9 +52,17 @@ class UnderWay:
             raise BadCode(place, f"awaits {short_repr(request)}", f"it may await {wanted}")
         self.waiting[k] = request
 
-    def close(self) -> None:
-        """Give up those that have not come to their end."""
-        for update in self.updates:
+
+@contextmanager
+def start_all(updates: Sequence[LocalUpdate], kind: type[Request | NetCall] = Request) -> Iterator[UnderWay]:
+    """Let all coroutines come to their first request; in the end, give up those that have not ended."""
+    under_way = UnderWay(updates, kind)
+    try:
+        for k in range(len(updates)):
+            under_way.advance(k, None)
+        yield under_way
+    finally:
+        for update in updates:
             update.close()
 
 
