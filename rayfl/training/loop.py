@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Fitted, Request, inside_loss
 from rayfl.training.net import Batch
 from rayfl.training.noise import step_keys
-from rayfl.training.state import move_together
+from rayfl.training.state import move_together, own_tensor
 from rayfl.training.step import (
     LocalUpdate,
     Observer,
@@ -59,18 +58,8 @@ def fit_loop(request: Request) -> Fitted:
         loss_sum += loss.detach()
     keep_memory(request, memory)
     steps = len(request.batches)
-    final = work.assemble([_checkpoint_layout(t.detach()) for t in trained], buffers, live=False)
+    final = work.assemble([own_tensor(t) for t in trained], buffers, live=False)
     return Fitted(final, steps, loss_sum.item() / max(1, steps), descent.effective_steps(steps))
-
-
-def _checkpoint_layout(t: Tensor) -> Tensor:
-    """Return a weight in the memory layout that it has when it is read from a checkpoint.
-
-    One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
-    decide by which kernel a convolution computes.
-    """
-    t = t.contiguous()
-    return t.view(-1).view(t.shape) if 1 in t.shape else t
 
 
 def total_loop(request: Request) -> Any:

@@ -107,11 +107,6 @@ class Packed:
     layout: list[tuple[str, str, tuple[int, ...], int]]  # path, dtype, shape; first number in its buffer
     buffers: dict[str, np.ndarray]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(b.nbytes for b in self.buffers.values())
-
 
 def pack(tree: Any) -> Packed:
     """Copy a state into one flat buffer per dtype; what it has several times goes into it once."""
@@ -197,14 +192,19 @@ def canonical(tree: Any, device: torch.device | str = "cpu") -> Any:
     without need.
     """
     here = to_device(tree, device)
-    return pytree.tree_map(lambda leaf: _own_tensor(leaf) if isinstance(leaf, Tensor) else leaf, here)
+    return pytree.tree_map(lambda leaf: own_tensor(leaf) if isinstance(leaf, Tensor) else leaf, here)
 
 
-def _own_tensor(tensor: Tensor) -> Tensor:
+def own_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor in memory of its own or as it is, in the layout that checkpoints give it back in.
+
+    One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
+    decide by which kernel a convolution computes.
+    """
     t = tensor.detach()
     if not t.is_contiguous() or t.storage_offset():
         return t.clone(memory_format=torch.contiguous_format)
-    return t.view(-1).view(t.shape) if 1 in t.shape else t  # whose strides may be others, and count as these
+    return t.view(-1).view(t.shape) if 1 in t.shape else t
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
