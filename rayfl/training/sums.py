@@ -250,12 +250,12 @@ class Accumulator:
         prepared: Prepared = {}
         for key, payload in upload.items():
             reduction = self._reductions[key]
+            added_up = payload
             if isinstance(reduction, Gather):
                 take_apart(payload, f"the upload {key!r}")
                 # whole numbers that are not added up may be of any size, such as seeds
-                vector, template = _flatten_payload(_no_whole(payload))
-            else:
-                vector, template = _flatten_payload(payload)
+                added_up = _no_whole(payload)
+            vector, template = _flatten_payload(added_up)
             weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             if isinstance(reduction, Mean) and reduction.key is not None:
                 found = _uploaded_weight(upload[reduction.key])
@@ -335,20 +335,18 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
         if isinstance(reduction, Gather):
             result[key] = dict(sorted(whole.each.items()))
         elif whole.total is not None and (whole.weight or isinstance(reduction, Sum)):
+            vector, is_mean = whole.total.value(), isinstance(reduction, Mean)
             if isinstance(reduction, Mean) and reduction.key is not None:
-                vector = whole.total.value()
                 if vector[-1] < _LEAST_WEIGHT:
                     raise BadCode(
                         f"the weights {reduction.key!r}",
                         f"of the mean of {key!r} add up to {vector[-1]:.1e} in this round",
                         "one of them must be above 0, and of a size about 1",
                     )
-                result[key] = _unflatten_payload(whole.template, vector[:-1] / vector[-1], True)
-            else:
-                vector = whole.total.value()
-                mean = isinstance(reduction, Mean)
-                combined = vector / whole.weight if mean else vector
-                result[key] = _unflatten_payload(whole.template, combined, mean, f"the sum of {key!r}")
+                vector = vector[:-1] / vector[-1]
+            elif is_mean:
+                vector = vector / whole.weight
+            result[key] = _unflatten_payload(whole.template, vector, is_mean, f"the sum of {key!r}")
     return result
 
 
