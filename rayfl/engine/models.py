@@ -135,11 +135,8 @@ class Models:
         self._check_client(client)
         passed: list[tuple[Tensor, Tensor]] = []
         head = self._worker.client(client, self.round).net.eval.module.head
-        hook = head.register_forward_hook(lambda _, inputs, output: passed.append((inputs[0], output)))
-        try:
+        with head.register_forward_hook(lambda _, inputs, output: passed.append((inputs[0], output))):
             scores = self.scores(client, x)
-        finally:
-            hook.remove()
         return {v: z.to(score) for v, score in scores.items() for z, output in passed if output is score}
 
     def _check_client(self, client: int) -> None:
