@@ -451,15 +451,12 @@ class Session:
         self._per_file = manifest.clients_per_file if manifest else CLIENTS_PER_FILE
         self._largest_state = 0
         if manifest or self._cleared:
-            self._restore(str(folder.resolve()), manifest)
+            where, files, count = str(folder.resolve()), list(self._files.values()), len(self.workers)
+            server = self.workers.call(SERVER, "restore", where, manifest.server if manifest else None)
+            calls = [self.workers.call(k, "restore", where, files[k::count]) for k in range(count)]
+            for k, ids in enumerate(self._get([*calls, server])[:count]):
+                self.owner_of.update(dict.fromkeys(ids, k))
         self._cleared = False
-
-    def _restore(self, folder: str, manifest: Manifest | None) -> None:
-        server = self.workers.call(SERVER, "restore", folder, manifest.server if manifest else None)
-        files, count = list(self._files.values()), len(self.workers)
-        calls = [self.workers.call(k, "restore", folder, files[k::count]) for k in range(count)]
-        for k, ids in enumerate(self._get([*calls, server])[:count]):
-            self.owner_of.update(dict.fromkeys(ids, k))
 
     # ---- losses, and the end
 
