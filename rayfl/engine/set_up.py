@@ -66,11 +66,7 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
                 f"has {module!r}, which is an option",
                 "choose another name",
             )
-        further[module] = Net(
-            partial(_wrap_module, making),
-            dtype=plan.training.dtype,
-            bfloat16=plan.training.precision == "bfloat16",
-        )
+        further[module] = _new_net(plan, partial(_wrap_module, making))
     context = Context(
         net=first,
         initial=first.initial(plan.seed),
@@ -87,12 +83,12 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
 
 def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
     making = partial(build, net, dataset.shape, dataset.classes, like)
-    return Net(
-        making,
-        dtype=plan.training.dtype,
-        bfloat16=plan.training.precision == "bfloat16",
-        again=partial(making, again=True),
-    )
+    return _new_net(plan, making, again=partial(making, again=True))
+
+
+def _new_net(plan: Plan, making: Callable[[], SplitNet], again: Callable[[], SplitNet] | None = None) -> Net:
+    bfloat16 = plan.training.precision == "bfloat16"
+    return Net(making, dtype=plan.training.dtype, bfloat16=bfloat16, again=again)
 
 
 def _wrap_module(making: Callable[[], nn.Module]) -> SplitNet:
