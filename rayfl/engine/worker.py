@@ -6,7 +6,6 @@ import inspect
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -414,11 +413,6 @@ class Worker:
             )
         return started
 
-    def _guard_after_round(self, call: str, round: int, download: Download) -> AbstractContextManager[None]:
-        """Refuse a call after a round that draws, keeps something, or changes what all clients share."""
-        handed: dict[str, Sequence[Any]] = {"down": [download.everyone], "client.initial": self._initials}
-        return guard_call(self.method, self.device, call, f"after round {round}", **handed)
-
     def _download_on_device(self, download: Download) -> Download:
         """Return a download with the part for everyone on the device; the rest follows client by client."""
         return download._replace(everyone=canonical(download.everyone, self.device))
@@ -453,7 +447,8 @@ class Worker:
         for states in arrivals:
             self.states.update(states)
         download = self._download_on_device(download)
-        with self._guard_after_round("scores", round, download):
+        handed: dict[str, Sequence[Any]] = {"down": [download.everyone], "client.initial": self._initials}
+        with guard_call(self.method, self.device, "scores", f"after round {round}", **handed):
             scores: dict[int, ClientScores] = {}
             ids = [i for group in groups for i in group]
             self.states.expect_reads(ids)
@@ -588,15 +583,13 @@ class Worker:
             of_new = self.plan.counts_by
         self.states.expect_reads(i for group in groups for i in group)
         for ids in self._training_chunks(groups):
-            drawing = [self.client(i, round, seed_of(self.plan.seed, "finetune", i, round)) for i in ids]
             updates = []
-            for i, client in zip(ids, drawing, strict=True):
-                state, down = (
-                    self.state(i, self.client(i, round), given.everyone),
-                    self._client_download(download, i),
-                )
+            for i in ids:
+                drawing = self.client(i, round, seed_of(self.plan.seed, "finetune", i, round))
+                state = self.state(i, self.client(i, round), given.everyone)
+                down = self._client_download(download, i)
                 of = of_new if i in untrained else view
-                updates.append(finetune_model(self.plan.finetune, self.method, client, state, down, of))
+                updates.append(finetune_model(self.plan.finetune, self.method, drawing, state, down, of))
             tuned = self._run(updates, lambda k, fitted: None)
             scores |= self._score(dict(zip(ids, tuned, strict=True)), round, splits)
             for further in self._further.values():
