@@ -38,25 +38,20 @@ class Schedule(Value, ABC, place="training.schedule"):
 
     def check(self, rounds: int) -> None:
         """Refuse a schedule that no run of so many rounds can have."""
-        name = type(self).__name__
         for round in range(rounds):
             factor, again, other = (self.factor(round, rounds + more) for more in (0, 0, 1))
+            wrong = ""
             if not math.isfinite(factor) or factor <= 0:
-                raise BadCode(
-                    "training.schedule",
-                    f": {name}.factor({round}, {rounds}) is {factor!r}: it must be a number above 0",
+                wrong = f"({round}, {rounds}) is {factor!r}: it must be a number above 0"
+            elif factor != again:
+                wrong = " is not the same twice: it must go by round and rounds alone"
+            elif factor != other and not self.uses_rounds:
+                wrong = (
+                    " goes by the number of rounds: set uses_rounds = True in the class, so that no run of "
+                    "it is resumed with another number"
                 )
-            if factor != again:
-                raise BadCode(
-                    "training.schedule",
-                    f": {name}.factor is not the same twice: it must go by round and rounds alone",
-                )
-            if factor != other and not self.uses_rounds:
-                raise BadCode(
-                    "training.schedule",
-                    f": {name}.factor goes by the number of rounds: set uses_rounds = True in the class, so "
-                    "that no run of it is resumed with another number",
-                )
+            if wrong:
+                raise BadCode("training.schedule", f": {type(self).__name__}.factor{wrong}")
 
 
 class Constant(Schedule):
