@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rayfl.methods.base import Method
+from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above, at_least, at_most
-from rayfl.training import SGD, Batch, Client, Params, State
+from rayfl.training import Batch, Client, Params, State
 
 MOST_EPOCHS = 100
 """Passes after which the first learning of the weights ends, settled or not."""
@@ -95,12 +96,9 @@ class FedALA(Method):
             after_clip=keep_in_unit_range,
             epochs=1,
             lr=self.eta,
-            optimiser=SGD(),
-            momentum=0.0,
-            weight_decay=0.0,
-            clip=0.0,
             stream=stream,
             share=max(self.rand_percent / 100, min(1, 2 / client.samples)),  # BatchNorm needs two samples
+            **PLAIN_STEPS,
         )
 
     def _mix_received(self, state: State, received: Params) -> Params:

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.func import grad
 
 from rayfl.methods.base import Method
+from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above
-from rayfl.training import SGD, Batch, Client, Params, State
+from rayfl.training import Batch, Client, Params, State
 from rayfl.training.dropout import draw_from
 
 
@@ -65,16 +66,8 @@ class PerFedAvg(Method):
 
     async def personalise(self, client: Client, state: State, down: State) -> State:
         """Take one step of gradient descent."""
-        plain = {"optimiser": SGD(), "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
-        w = await client.fit(
-            down["weights"],
-            client.loss,
-            epochs=1,
-            batch_size=0,
-            lr=self.alpha,
-            **plain,  # type: ignore[arg-type]
-        )
-        return {**state, "stepped": w.weights}
+        step = {"epochs": 1, "batch_size": 0, "lr": self.alpha, **PLAIN_STEPS}
+        return {**state, "stepped": (await client.fit(down["weights"], client.loss, **step)).weights}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the model after the step, and before."""

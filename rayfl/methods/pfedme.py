@@ -12,8 +12,9 @@ from torch.func import grad_and_value
 from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Facts, Method, Metrics
 from rayfl.methods.checks import warning_of_pull
+from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above, at_least
-from rayfl.training import SGD, Batch, Client, Params, State, Training
+from rayfl.training import Batch, Client, Params, State, Training
 
 
 class PFedMe(Method):
@@ -79,8 +80,7 @@ class PFedMe(Method):
         received: Params = down["weights"]
         start = {"w": received, "theta": Params(received.tensors, frozenset())}
         lr = self.personal_lr * client.lr
-        plain = {"optimiser": SGD(), "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
-        w = (await client.fit(start, moreau_envelope, lr, **plain)).weights  # type: ignore[arg-type]
+        w = (await client.fit(start, moreau_envelope, lr, **PLAIN_STEPS)).weights
         own = Params(w["theta"].tensors, received.train_names)
         return {"weights": w["w"]}, {"own": own, "trained": True}
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Facts
+from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.methods.fdse.consensus import counted_mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
 from rayfl.settings import above, at_least, below
-from rayfl.training import SGD, Batch, Client, Context, Gather, Mean, Net, Params, Reduction, State
+from rayfl.training import Batch, Client, Context, Gather, Mean, Net, Params, Reduction, State
 
 
 class Blocks(NamedTuple):
@@ -215,22 +216,9 @@ class FDSE(PartlyPersonal):
             inputs = net.watch(w["net"], batch.x, norms)[1]
             return consistency.loss(inputs, w["seen"], targets)
 
-        start = {
-            "net": Params(w.tensors, own.train_names),
-            "seen": consistency.initial_estimates(targets),
-        }
+        start = {"net": Params(w.tensors, own.train_names), "seen": consistency.initial_estimates(targets)}
         lr = self.unseen_lr if moves else 0.0
-        fitted = await client.fit(
-            start,
-            loss,
-            targets,
-            epochs=self.unseen_epochs,
-            optimiser=SGD(),
-            lr=lr,
-            momentum=0,
-            weight_decay=0,
-            clip=0,
-        )
+        fitted = await client.fit(start, loss, targets, epochs=self.unseen_epochs, lr=lr, **PLAIN_STEPS)
         return {"own": fitted.weights["net"].select(own.keys().__contains__), "adapted": True}
 
     def _whole_model(self, state: State, down: State) -> Params:
