@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from torch import Tensor
-
 from rayfl.data import FederatedData
-from rayfl.methods.base import Cohort, Method, Metrics
+from rayfl.methods.base import Cohort, Facts, Metrics
 from rayfl.methods.checks import warning_of_pull
+from rayfl.methods.local import Local
 from rayfl.settings import above, at_least
 from rayfl.training import Client, Context, Gather, Params, Reduction, State, Training
 
 
-class FedAMP(Method):
+class FedAMP(Local):
     """Attentive message passing (Huang et al., AAAI 2021).
 
     The server has a cloud model for each client: a mixture of all clients' models in which similar ones weigh
@@ -26,7 +25,7 @@ class FedAMP(Method):
     BatchNorm statistics are the client's own.
     """
 
-    views = ("personal",)
+    facts = Facts()  # unlike those of Local, nets must be equal
 
     alpha: Annotated[float, above(0)] = 1.0
     """Step size of the mixture, alpha_k in the paper."""
@@ -42,10 +41,6 @@ class FedAMP(Method):
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model."""
         return {"model": Gather(replaces=False)}
-
-    def init_client(self, client: Client) -> State:
-        """Start from the common initial weights."""
-        return {"own": client.initial}
 
     def init_server(self, context: Context) -> State:
         """Start without models."""
@@ -69,7 +64,7 @@ class FedAMP(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the own model, drawn to the cloud model: F_i(w) + lambda / (2 alpha) |w - u_i|^2 (eq. 8)."""
-        own: Params = state["own"]
+        own: Params = state["weights"]
         pull = self.lam / self.alpha
         w = await client.fit(
             own,
@@ -77,12 +72,8 @@ class FedAMP(Method):
             down.get("cloud", own.trainable()),
             before_clip=lambda g, w, cloud: g + pull * (w - cloud),
         )
-        return {"model": w.weights}, {"own": w.weights}
+        return {"model": w.weights}, {"weights": w.weights}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Keep the newest models."""
         return {"models": dict(sorted({**server["models"], **up["model"]}.items()))}
-
-    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the own model."""
-        return {"personal": await client.eval(state["own"], x)}

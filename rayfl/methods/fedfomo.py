@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from rayfl.methods.base import Cohort, Facts, Method
+from rayfl.methods.base import Cohort, Facts
+from rayfl.methods.local import Local
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State
 
@@ -15,7 +16,7 @@ LEAST_DISTANCE = 1e-5
 """What the public code of PFLlib adds to the distance of two models below the fraction line."""
 
 
-class FedFomo(Method):
+class FedFomo(Local):
     """First-order model optimisation (Zhang et al., ICLR 2021).
 
     A client receives some other clients' models, and mixes them into its own by how much better than its own
@@ -26,7 +27,6 @@ class FedFomo(Method):
     """
 
     facts = Facts(validation="preferred")
-    views = ("personal",)
 
     models: Annotated[int, at_least(1)] = 5
     """How many models a client receives, M in the paper; its own may be among them."""
@@ -34,10 +34,6 @@ class FedFomo(Method):
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model, and the weights that it has given to others'."""
         return {"model": Gather(replaces=False), "gains": Gather(replaces=False)}
-
-    def init_client(self, client: Client) -> State:
-        """Start from the common initial weights."""
-        return {"own": client.initial}
 
     def init_server(self, context: Context) -> State:
         """Start without models."""
@@ -58,7 +54,7 @@ class FedFomo(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Mix the received models into the own one (eq. 3 and 4), and train."""
-        own: Params = state["own"]
+        own: Params = state["weights"]
         loss = await self._mean_loss(client, own)
         gains = {}
         for j, model in down["models"].items():
@@ -70,7 +66,7 @@ class FedFomo(Method):
             if gain > 0:
                 mixed = mixed + (gain / whole) * (down["models"][j] - own)  # eq. 4
         w = (await client.fit(mixed, client.loss)).weights
-        return {"model": w, "gains": gains}, {"own": w}
+        return {"model": w, "gains": gains}, {"weights": w}
 
     async def _mean_loss(self, client: Client, w: Params) -> float:
         """Return a model's loss on the client's validation data, or else on its training data."""
@@ -89,7 +85,3 @@ class FedFomo(Method):
             mine = affinity.get(i, {i: 1.0})
             affinity[i] = mine | {j: mine.get(j, 0.0) + gain for j, gain in gains.items()}
         return {"models": dict(sorted({**server["models"], **up["model"]}.items())), "affinity": affinity}
-
-    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the own model."""
-        return {"personal": await client.eval(state["own"], x)}
