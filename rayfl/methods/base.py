@@ -5,26 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
 from rayfl.nets import Architecture
 from rayfl.settings import Settings
-from rayfl.settings.arguments import arguments_of
+from rayfl.settings.arguments import arguments_of, union_members
 from rayfl.training.client import Client
 from rayfl.training.context import Averaging, Context
 from rayfl.training.net import Net
 from rayfl.training.settings import Training
 from rayfl.training.state import State
 from rayfl.training.sums import Mean, Reduction, payload_bytes
-
-
-def _union_types(kind: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself if it is no union."""
-    return get_args(kind) or (kind,)
-
 
 Metrics = Mapping[str, float | list[float]]
 """Numbers of the server's state by name; a list has one for each client, say."""
@@ -325,4 +319,4 @@ def further_nets(method: Method) -> dict[str, Architecture | str | None]:
     found: dict[str, Architecture | str | None] = {}
     for inside in (value for value in values.values() if isinstance(value, Method)):
         found |= further_nets(inside)
-    return found | {name: values[name] for name in kinds if Architecture in _union_types(kinds[name])}
+    return found | {name: values[name] for name in kinds if Architecture in union_members(kinds[name])}
