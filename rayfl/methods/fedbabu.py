@@ -33,13 +33,14 @@ class FedBABU(Method):
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the body alone (Algorithm 1)."""
-        body = Params(_whole(client, down).tensors, down["weights"].train_names)
+        body = Params(client.initial.merge(down["weights"]).tensors, down["weights"].train_names)
         w = (await client.fit(body, client.loss)).weights
         return {"weights": client.shared_part(w)}, state
 
     async def personalise(self, client: Client, state: State, down: State) -> State:
-        """Tune body and classifier."""
-        fitted = await client.fit(_whole(client, down), client.loss, epochs=self.tune_epochs)
+        """Tune the received body and the first classifier."""
+        whole = client.initial.merge(down["weights"])
+        fitted = await client.fit(whole, client.loss, epochs=self.tune_epochs)
         return {**state, "tuned": fitted.weights}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
@@ -48,9 +49,3 @@ class FedBABU(Method):
         common = client.net.eval.head(client.initial, z, self.cut)
         own = await client.eval(state["tuned"], x) if "tuned" in state else common
         return {"personal": own, "global": common}
-
-
-def _whole(client: Client, down: State) -> Params:
-    """Return the received body with the first classifier."""
-    w: Params = client.initial.merge(down["weights"])
-    return w
