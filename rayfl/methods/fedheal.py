@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from typing import Annotated, Any
 
 import torch
@@ -72,8 +74,8 @@ class FedHEAL(FedAvg):
         whole = sum(p[i] for i in masked)
         weight = {i: p[i] / whole for i in masked}
 
-        held = _sum_params({i: weight[i] * masks[i] for i in masked})  # per number; 0 where all are masked
-        moved = _sum_params({i: weight[i] * step for i, step in masked.items()})
+        held = reduce(add, (weight[i] * masks[i] for i in masked))  # per number; 0 where all are masked
+        moved = reduce(add, (weight[i] * step for i, step in masked.items()))
         mean = moved / held.map(lambda t: t.where(t > 0, 1))
         return {"weights": before + mean, "history": history, "rounds": rounds, "p": p, "delta": delta}
 
@@ -81,10 +83,3 @@ class FedHEAL(FedAvg):
         """Record the clients' weights, of those that have taken part."""
         whole = sum(server["p"].values())
         return {"p": [server["p"][i] / whole for i in sorted(server["p"])]}
-
-
-def _sum_params(terms: Mapping[int, Params]) -> Params:
-    first, *others = terms.values()
-    for other in others:
-        first = first + other
-    return first
