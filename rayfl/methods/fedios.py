@@ -17,7 +17,6 @@ from rayfl.methods.base import Cohort, Method, Metrics
 from rayfl.randomness import generator
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, Training
-from rayfl.training.net import Net
 
 Nets = dict[str, Params]
 Basis = Literal["qr", "uniform", "identity"]
@@ -91,7 +90,7 @@ class FediOS(Method):
         """Return the subspaces; refuse a rank or a number of clients that does not fit."""
         if not self.projections:
             return None
-        d = _feature_size(context.net)
+        d = context.net.module.head.in_features
         rank, count = self._divide_dimensions(d, context.population)
         return Subspaces(self.basis, d, rank, count, context.seed)
 
@@ -240,12 +239,8 @@ class FediOS(Method):
             return {"personal": generic, "global": generic, "generic": generic}
         phi_p = project_onto(await client.features(state["own"], x), bases["individual"])
         personal = net.head(w, self.alpha * phi_g + (1 - self.alpha) * phi_p)
-        return {
-            "personal": personal,
-            "global": generic,
-            "generic": generic,
-            "individual": net.head(w, phi_p),
-        }
+        individual = net.head(w, phi_p)
+        return {"personal": personal, "global": generic, "generic": generic, "individual": individual}
 
 
 class Subspaces:
@@ -302,8 +297,3 @@ def orthonormal_matrix(basis: Basis, d: int, seed: int) -> Tensor:
     random = draw(d, d, dtype=torch.float64, generator=generator(seed, "projections"))
     q, r = torch.linalg.qr(random)
     return q * r.diagonal().sign()  # the one decomposition whose R has a positive diagonal
-
-
-def _feature_size(net: Net) -> int:
-    """Return d, the number of features that the head takes."""
-    return net.module.head.in_features
