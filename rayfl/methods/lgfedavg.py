@@ -36,9 +36,5 @@ class LGFedAvg(PartlyPersonal):
 
     def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the last layers."""
-        return name in _last_parameters(net, self.p)
-
-
-def _last_parameters(net: Net, p: int) -> list[str]:
-    """Return the names of a net's last parameter tensors."""
-    return [name for name in net.modules_of if name in net.train_names][-p:]
+        parameters = [entry for entry in net.modules_of if entry in net.train_names]
+        return name in parameters[-self.p :]
