@@ -96,10 +96,8 @@ class COPA(Method):
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the foreign heads only: a client has its own."""
         received, sent = super().communication_bytes(client, down, up)
-        return {
-            **received,
-            "heads": received["heads"] // client.context.population * (client.context.population - 1),
-        }, sent
+        own = received["heads"] // client.context.population
+        return {**received, "heads": received["heads"] - own}, sent
 
 
 def through_all(heads: Params, z: Tensor) -> Tensor:

@@ -53,9 +53,7 @@ class FedProto(Local):
 
     def init_server(self, context: Context) -> State:
         """Start without prototypes."""
-        nothing = torch.zeros_like(
-            context.initial["head.weight"]
-        )  # [classes, d], as many as the head has inputs
+        nothing = torch.zeros_like(context.initial["head.weight"])  # [classes, d], like the head's rows
         return {"prototypes": nothing, "known": nothing.new_zeros(len(nothing), dtype=torch.bool)}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:

@@ -91,11 +91,9 @@ class PartialFed(Method):
 
     def state_for_new_clients(self, context: Context, state: State) -> State:
         """New clients start from the mean of the layers that stay; where choices are learned, none do."""
-        return (
-            {}
-            if self.mode == "adaptive"
-            else {"own": state["own"].select(partial(self._stays_personal, context))}
-        )
+        if self.mode == "adaptive":
+            return {}
+        return {"own": state["own"].select(partial(self._stays_personal, context))}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Choose layers, begin with them, and train everything."""
