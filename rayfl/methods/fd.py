@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.methods.base import Cohort
 from rayfl.methods.local import Local
-from rayfl.methods.prototypes import class_means
+from rayfl.methods.prototypes import bytes_of_owned, class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
 
@@ -81,8 +81,5 @@ class FD(Local):
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the rows of the classes that the client owns: it need not send the others."""
-        classes = len(down["outputs"])
-        width = down["outputs"].element_size()
-        owned = int((client.class_counts > 0).sum())
-        received = {"outputs": width * classes * classes, "owners": width * classes}
-        return received, {"outputs": width * owned * classes, "owners": width * owned}
+        keys = ("outputs", "owners")
+        return {key: down[key].nbytes for key in keys}, {key: bytes_of_owned(client, up[key]) for key in keys}

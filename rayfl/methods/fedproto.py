@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.local import Local
-from rayfl.methods.prototypes import class_means
+from rayfl.methods.prototypes import bytes_of_owned, class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Params, Reduction, State, Sum
 
@@ -93,8 +93,5 @@ class FedProto(Local):
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the rows of the classes that the client owns: it need not send the others."""
-        classes, d = down["prototypes"].shape
-        width = down["prototypes"].element_size()
-        owned = int((client.class_counts > 0).sum())
-        received = {"prototypes": width * classes * d}
-        return received, {"prototypes": width * owned * d, "owners": width * owned}
+        sent = {key: bytes_of_owned(client, up[key]) for key in ("prototypes", "owners")}
+        return {"prototypes": down["prototypes"].nbytes}, sent

@@ -32,6 +32,11 @@ async def class_means(
     return total / client.class_counts.clamp(min=1)[:, None]
 
 
+def bytes_of_owned(client: Client, rows: Tensor) -> int:
+    """Return the bytes of rows, one for each class, without those of classes that the client has not."""
+    return rows[: int((client.class_counts > 0).sum())].nbytes
+
+
 def head_step(
     net: Net, head: Params, z: Tensor, y: Tensor, lr: float, masked: Tensor | None = None
 ) -> Params:
