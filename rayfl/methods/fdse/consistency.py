@@ -132,9 +132,7 @@ def ratio_of_gradients(losses: Callable[..., tuple[Tensor, Tensor]]) -> Callable
 
         def loss(trained: Any, buffers: Any, which: int) -> Tensor:
             live = {
-                key: Params(
-                    {n: trained[key].get(n, buffers[key].get(n)) for n in w}, w.train_names, live=True
-                )
+                key: Params({**w.tensors, **trained[key], **buffers[key]}, w.train_names, live=True)
                 for key, w in nets.items()
             }
             return losses(live, batch, extra)[which]
