@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,26 +75,21 @@ class FFA(nn.Module):
         return statistic + self.source.normal(tuple(statistic.shape)).to(statistic) * deviation
 
 
-def _add_ffa_layers(conv: nn.Module, after: Sequence[type[nn.Module]]) -> nn.Sequential:
-    """Return the layers of ``conv`` with an FFA layer at the end of each stage.
-
-    Args:
-        conv: convolutions, each with what follows it, and what ends the convolutions at last.
-        after: kinds of layers of which a stage consists.
-    """
+def _with_ffa_layers(net: SplitNet) -> SplitNet:
+    """Return a net with an FFA layer at the end of each of its stages of convolution."""
     layers: list[nn.Module] = []
     channels = 0
-    for layer in conv.children():
-        if channels and (isinstance(layer, nn.Conv2d) or not isinstance(layer, tuple(after))):
+    for layer in net.conv.children():
+        if channels and (isinstance(layer, nn.Conv2d) or not isinstance(layer, _STAGE)):
             layers.append(FFA(channels))
             channels = 0
         if isinstance(layer, nn.Conv2d):
             channels = layer.out_channels
         layers.append(layer)
-    return nn.Sequential(*layers)
+    return SplitNet(nn.Sequential(*layers), net.fc, net.head)
 
 
-STAGE: tuple[Any, ...] = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
+_STAGE = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
 """What a stage of convolution consists of."""
 
 
@@ -107,8 +101,7 @@ class FedFAAlexNet(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = alexnet(self, shape, classes, width=1024)
-        return SplitNet(_add_ffa_layers(net.conv, STAGE), net.fc, net.head)
+        return _with_ffa_layers(alexnet(self, shape, classes, width=1024))
 
 
 class FedFACNN(ImageArchitecture):
@@ -119,8 +112,7 @@ class FedFACNN(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = cnn(self, shape, classes, norm=True)
-        return SplitNet(_add_ffa_layers(net.conv, STAGE), net.fc, net.head)
+        return _with_ffa_layers(cnn(self, shape, classes, norm=True))
 
 
 def ffa_layers(net: nn.Module) -> dict[str, FFA]:
