@@ -16,6 +16,9 @@ from rayfl.errors import Conflict, Damaged, Missing
 from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet, flat_features
 
+_HEADS = ("classifier.", "fc.")
+_OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)")  # names from before they lost a dot
+
 
 class Backbone(ImageArchitecture):
     """A net of torchvision that has a stem for small images, and pretrained weights."""
@@ -37,9 +40,34 @@ class Backbone(ImageArchitecture):
         return self.stem == "small" or (self.stem == "auto" and not self.pretrained)
 
     def load(self, net: nn.Module, weights: Any, shape: Shape) -> None:
-        """Load the pretrained weights where they are asked for, see ``load_pretrained``."""
-        if self.pretrained:
-            load_pretrained(net, weights, str(self), shape)
+        """Load all of torchvision's weights for a net but its head's, where they are asked for.
+
+        Args:
+            net: as torchvision builds it, with the stem that the weights were trained with.
+            weights: which weights: a member of one of torchvision's enumerations.
+            shape: channels, height and width of an image.
+        """
+        if not self.pretrained:
+            return
+        if shape[0] != 3:
+            problem = f"{self} takes 3 channels, the images have {shape[0]}"
+            raise Conflict("net", problem, "leave pretrained out")
+        path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
+        if not path.is_file():
+            raise Missing(
+                path,
+                f"is needed for net {self}, and not there. Download {weights.url} and save it there, on "
+                "every machine, or set TORCH_HOME to the folder whose hub/checkpoints has it",
+            )
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+            state = {_OLD_DENSE.sub(r"\1\2", n): t for n, t in found.items() if not n.startswith(_HEADS)}
+            missing, unexpected = net.load_state_dict(state, strict=False)
+        except (RuntimeError, OSError, EOFError, AttributeError, pickle.UnpicklingError) as error:
+            raise Damaged(path, f"cannot be loaded for net {self} ({error})") from error
+        odd = [*unexpected, *(n for n in missing if not n.startswith(_HEADS))]
+        if odd:
+            raise Damaged(path, f"is of another net than {self}, see {odd[0]!r}")
 
 
 class MobileNetV2(Backbone):
@@ -106,36 +134,3 @@ def _mobile(backbone: Backbone, net: Any, weights: Any, shape: Shape) -> SplitNe
 def _split_backbone(features: nn.Sequential, head: nn.Linear) -> SplitNet:
     layers = OrderedDict[str, nn.Module](layers=features, mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return SplitNet(nn.Sequential(layers), nn.Sequential(), head)
-
-
-_HEADS = ("classifier.", "fc.")
-_OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)")  # names from before they lost a dot
-
-
-def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> None:
-    """Load all of torchvision's weights for a net but its head's.
-
-    Args:
-        net: as torchvision builds it, with the stem that the weights were trained with.
-        weights: which weights: a member of one of torchvision's enumerations.
-        name: the net's name, for messages.
-        shape: channels, height and width of an image.
-    """
-    if shape[0] != 3:
-        raise Conflict("net", f"{name} takes 3 channels, the images have {shape[0]}", "leave pretrained out")
-    path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
-    if not path.is_file():
-        raise Missing(
-            path,
-            f"is needed for net {name}, and not there. Download {weights.url} and save it there, on every "
-            "machine, or set TORCH_HOME to the folder whose hub/checkpoints has it",
-        )
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        state = {_OLD_DENSE.sub(r"\1\2", n): t for n, t in found.items() if not n.startswith(_HEADS)}
-        missing, unexpected = net.load_state_dict(state, strict=False)
-    except (RuntimeError, OSError, EOFError, AttributeError, pickle.UnpicklingError) as error:
-        raise Damaged(path, f"cannot be loaded for net {name} ({error})") from error
-    odd = [*unexpected, *(n for n in missing if not n.startswith(_HEADS))]
-    if odd:
-        raise Damaged(path, f"is of another net than {name}, see {odd[0]!r}")
