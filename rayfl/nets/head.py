@@ -52,9 +52,8 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "Where the number of outputs is no argument `num_classes` of the class or function, write a "
             "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )
-    hook = linear.register_forward_hook(lambda module, inputs, output: -output)
-    negated = eval_scores(module, name, like)
-    hook.remove()
+    with linear.register_forward_hook(lambda module, inputs, output: -output):
+        negated = eval_scores(module, name, like)
     net = SplitNet(_without_layer(module, path), nn.Sequential(), linear)
     net.head_name = path
     with torch.no_grad():

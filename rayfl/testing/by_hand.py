@@ -17,12 +17,10 @@ from rayfl.engine.worker import Worker
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
 from rayfl.methods.base import has_exchange
-from rayfl.nets import Architecture, SplitNet
+from rayfl.nets import Architecture, Shape, SplitNet
 from rayfl.training import State, Training
 from rayfl.training.context import Averaging
 from rayfl.training.state import take_apart
-
-InputShape = tuple[int, ...]
 
 # ---- data
 
@@ -84,14 +82,14 @@ def _federated_data(
 # ---- nets
 
 
-def linear(shape: InputShape, classes: int) -> SplitNet:
+def linear(shape: Shape, classes: int) -> SplitNet:
     """Logits W x with W = 0: entry ``head.weight``."""
     head = nn.Linear(2, 2, bias=False)
     nn.init.zeros_(head.weight)
     return SplitNet(nn.Flatten(), nn.Sequential(), head)
 
 
-def tiny(shape: InputShape, classes: int, width: int = 2) -> SplitNet:
+def tiny(shape: Shape, classes: int, width: int = 2) -> SplitNet:
     """A net with BatchNorm and without kinks that trains in a moment, for images."""
     norm = nn.BatchNorm2d(width)
     conv = nn.Sequential(nn.Conv2d(shape[0], width, 5, 3), norm, nn.Softplus(), nn.Flatten())
@@ -99,7 +97,7 @@ def tiny(shape: InputShape, classes: int, width: int = 2) -> SplitNet:
     return SplitNet(conv, nn.Sequential(nn.Linear(features, 5), nn.Tanh()), nn.Linear(5, classes))
 
 
-def tiny_wide(shape: InputShape, classes: int) -> SplitNet:
+def tiny_wide(shape: Shape, classes: int) -> SplitNet:
     """A net like ``tiny`` with other weights and as many features."""
     return tiny(shape, classes, width=3)
 
