@@ -1,5 +1,7 @@
 """AlexNet with BatchNorm, as FedBN (Li et al., ICLR 2021) and FDSE (Wang et al., CVPR 2025) have it."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -7,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.nets.base import Architecture, ImageArchitecture
-from rayfl.nets.convolutional import assemble
+from rayfl.nets.convolutional import assemble, hidden_layer
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
 
@@ -58,14 +60,32 @@ def alexnet(net: Architecture, shape: Shape, classes: int, width: int, fc_norm: 
         width: of the two hidden fully connected layers.
         fc_norm: whether these have BatchNorm.
     """
+
+    def layers(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    conv = alexnet_stages(shape[0], layers)
+    return assemble(net, conv, (width, width), shape, classes, partial(hidden_layer, norm=fc_norm))
+
+
+def alexnet_stages(
+    channels: int, layers: Callable[..., list[nn.Module]], late_padding: int = 1
+) -> list[nn.Module]:
+    """Return AlexNet's five stages of convolution with their poolings.
+
+    Args:
+        channels: of an image.
+        layers: make a convolution, with what follows it, from inputs, outputs, kernel, stride and padding.
+        late_padding: that of the last three convolutions.
+    """
     conv: list[nn.Module] = []
     for inputs, outputs, kernel, stride, padding, pool in (
-        (shape[0], 64, 11, 4, 2, True),
+        (channels, 64, 11, 4, 2, True),
         (64, 192, 5, 1, 2, True),
-        (192, 384, 3, 1, 1, False),
-        (384, 256, 3, 1, 1, False),
-        (256, 256, 3, 1, 1, True),
+        (192, 384, 3, 1, late_padding, False),
+        (384, 256, 3, 1, late_padding, False),
+        (256, 256, 3, 1, late_padding, True),
     ):
-        conv += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), nn.ReLU()]
+        conv += layers(inputs, outputs, kernel, stride, padding)
         conv += [nn.MaxPool2d(3, 2)] if pool else []
-    return assemble(net, [*conv, Averages(6)], (width, width), shape, classes, fc_norm)
+    return [*conv, Averages(6)]

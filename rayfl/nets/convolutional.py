@@ -1,6 +1,7 @@
 """Plain convolutional nets of the papers: blocks of convolution and pooling, hidden layers, head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 from torch import nn
@@ -81,7 +82,7 @@ class DigitModel(ImageArchitecture):
             *_conv(64, 64, 5, padding=2, norm=True),
             *_conv(64, 128, 5, padding=2, norm=True, pool=False),
         ]
-        return assemble(self, conv, (2048, 512), shape, classes, self.fc_norm)
+        return assemble(self, conv, (2048, 512), shape, classes, partial(hidden_layer, norm=self.fc_norm))
 
 
 class FedAvgCNN(ImageArchitecture):
@@ -148,7 +149,7 @@ def cnn(net: Architecture, shape: Shape, classes: int, norm: bool) -> SplitNet:
         norm: whether BatchNorm follows every hidden layer.
     """
     conv = [*_conv(shape[0], 16, 5, norm=norm), *_conv(16, 32, 5, norm=norm)]
-    return assemble(net, conv, (120, 84), shape, classes, norm)
+    return assemble(net, conv, (120, 84), shape, classes, partial(hidden_layer, norm=norm))
 
 
 def _conv(
@@ -168,21 +169,32 @@ def _conv(
     return layers
 
 
+def hidden_layer(inputs: int, outputs: int, norm: bool = False) -> list[nn.Module]:
+    """Return a hidden layer with BatchNorm where asked, and ReLU."""
+    return [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.ReLU()]
+
+
 def assemble(
     net: Architecture,
     conv: list[nn.Module],
     hidden: Sequence[int],
     shape: Shape,
     classes: int,
-    norm: bool = False,
+    layers: Callable[[int, int], list[nn.Module]] = hidden_layer,
 ) -> SplitNet:
-    """Append hidden layers and head, whose sizes follow from the image."""
+    """Append hidden layers and head, whose sizes follow from the image.
+
+    Args:
+        net: for the error where images are too small.
+        conv: convolutions and poolings.
+        hidden: units of the hidden layers.
+        shape: channels, height and width of an image.
+        classes: number of classes.
+        layers: make a hidden layer, with what follows it, from the numbers of its inputs and of its units.
+    """
     flat = nn.Sequential(*conv, nn.Flatten())
     fc, inputs = nn.Sequential(), flat_features(str(net), flat, shape)
     for outputs in hidden:
-        fc.append(nn.Linear(inputs, outputs))
-        if norm:
-            fc.append(nn.BatchNorm1d(outputs))
-        fc.append(nn.ReLU())
+        fc.extend(layers(inputs, outputs))
         inputs = outputs
     return SplitNet(flat, fc, nn.Linear(inputs, classes))

@@ -6,17 +6,17 @@ and derives the others from them one by one with cheap operations, the domain-sp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import BadValue
-from rayfl.nets.alexnet import Averages
+from rayfl.nets.alexnet import alexnet_stages
 from rayfl.nets.base import ImageArchitecture
+from rayfl.nets.convolutional import assemble
 from rayfl.nets.resnet import put_stem, split_resnet
-from rayfl.nets.split import Shape, SplitNet, flat_features
+from rayfl.nets.split import Shape, SplitNet
 from rayfl.nets.vit import ViT
 from rayfl.settings import at_least
 
@@ -136,6 +136,14 @@ class _Convolutional(ImageArchitecture):
         if self.dw % 2 == 0:
             raise BadValue("net.dw", f"is {self.dw}", "it must be odd")
 
+    def _conv(self, *sizes: int) -> list[nn.Module]:
+        """Return the DSE block of a convolution of these inputs, outputs, kernel, stride and padding."""
+        return [DSEConv(*sizes, G=self.G, dw=self.dw, act=self.act)]
+
+    def _linear(self, inputs: int, outputs: int) -> list[nn.Module]:
+        """Return the DSE block of a linear layer."""
+        return [DSELinear(inputs, outputs, G=self.G, act=self.act)]
+
 
 class FDSEAlexNet(_Convolutional):
     """``AlexNet`` with a width of 1024, of DSE blocks (FDSE, Table A6).
@@ -151,18 +159,8 @@ class FDSEAlexNet(_Convolutional):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        late = 1 if self.padding == "paper" else 0
-        conv: list[nn.Module] = []
-        for inputs, outputs, kernel, stride, border, pool in (
-            (shape[0], 64, 11, 4, 2, True),
-            (64, 192, 5, 1, 2, True),
-            (192, 384, 3, 1, late, False),
-            (384, 256, 3, 1, late, False),
-            (256, 256, 3, 1, late, True),
-        ):
-            conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=self.G, dw=self.dw, act=self.act))
-            conv += [nn.MaxPool2d(3, 2)] if pool else []
-        return _assemble(self, [*conv, Averages(6)], (1024, 1024), shape, classes)
+        conv = alexnet_stages(shape[0], self._conv, late_padding=1 if self.padding == "paper" else 0)
+        return assemble(self, conv, (1024, 1024), shape, classes, self._linear)
 
 
 class DSECNN(_Convolutional):
@@ -175,9 +173,8 @@ class DSECNN(_Convolutional):
         """Build the net."""
         conv: list[nn.Module] = []
         for inputs, outputs in ((shape[0], 32), (32, 64)):
-            conv.append(DSEConv(inputs, outputs, 5, padding=2, G=self.G, dw=self.dw, act=self.act))
-            conv.append(nn.MaxPool2d(2))
-        return _assemble(self, conv, (128,), shape, classes)
+            conv += [*self._conv(inputs, outputs, 5, 1, 2), nn.MaxPool2d(2)]
+        return assemble(self, conv, (128,), shape, classes, self._linear)
 
 
 class DSEResNet50(_Convolutional):
@@ -216,15 +213,3 @@ class DSEViT(ViT):
     def last(self, inputs: int, outputs: int) -> nn.Module:
         """Return the DSE block of a feed-forward part."""
         return DSELinear(inputs, outputs, G=self.G, act=self.act, relu=False)
-
-
-def _assemble(
-    net: _Convolutional, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int
-) -> SplitNet:
-    """Append hidden DSE blocks and the head, whose sizes follow from the image."""
-    flat = nn.Sequential(*conv, nn.Flatten())
-    fc, inputs = nn.Sequential(), flat_features(str(net), flat, shape)
-    for outputs in hidden:
-        fc.append(DSELinear(inputs, outputs, G=net.G, act=net.act))
-        inputs = outputs
-    return SplitNet(flat, fc, nn.Linear(inputs, classes))
