@@ -111,7 +111,7 @@ class FedCO2(Method):
         """Start with the initial classifier for every client (Algorithm 1, line 3)."""
         state: State = {"weights": context.shared_part(context.initial)}
         if self.inter != "none":
-            head = context.initial.select(context.net.names(self.exchange, "head").__contains__)
+            head = context.head_part(context.initial, self.exchange)
             state["heads"] = dict.fromkeys(range(context.population), head)
         return state
 
@@ -165,9 +165,8 @@ class FedCO2(Method):
 
         nets: NetWeights = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
         if self.intra != "none" and state["trained"]:
-            nets = (
-                await client.fit(nets, mutual_loss, nets, epochs=self.mutual_epochs, phase="mutual")
-            ).weights
+            taught = await client.fit(nets, mutual_loss, nets, epochs=self.mutual_epochs, phase="mutual")
+            nets = taught.weights
         heads = down.get("heads", {})
         # all clients are handed the same heads, so that a stack holds them once
         foreign = {"heads": list(heads.values()), "own": [j == client.id for j in heads]}
@@ -175,7 +174,7 @@ class FedCO2(Method):
 
         up = {"weights": client.shared_part(nets["online"])}
         if self.inter != "none":
-            up["head"] = nets["offline"].select(net.names(cut, "head").__contains__)
+            up["head"] = client.context.head_part(nets["offline"], cut)
         own = client.personal_part(nets["online"])
         return up, {"own": own, "offline": nets["offline"], "trained": True}
 

@@ -81,8 +81,7 @@ class FedDBE(Method):
 
 def _zeros(client: Client) -> Tensor:
     """Return a vector of zeros like a sample's features."""
-    head: torch.nn.Linear = client.net.module.head
-    return next(iter(client.initial.trainable().values())).new_zeros(head.in_features)
+    return torch.zeros_like(client.initial["head.weight"][0])
 
 
 def _unseen(client: Client) -> Params:
