@@ -320,10 +320,8 @@ class FederatedData(DisplayMixin):
 
     def _label_columns(self, shown: list[int]) -> list[list[str]]:
         """Return a column per class, or one that names each client's largest classes where there are many."""
-        matrix, names = (
-            self.label_matrix("train")[shown],
-            [one_line(name) for name in self.dataset.class_names],
-        )
+        matrix = self.label_matrix("train")[shown]
+        names = [one_line(name) for name in self.dataset.class_names]
         held = ["classes", *map(str, (matrix > 0).sum(axis=1))]
         if len(names) <= _COLUMNS:
             return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]

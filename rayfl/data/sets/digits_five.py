@@ -205,11 +205,8 @@ def _packed_path(path: Path) -> Path:
 def _read_prepared(path: Path, verify: bool) -> Read:
     """Read one of FedBN's files: a pickled tuple of images and labels."""
     if verify:
-        check_sum(
-            path,
-            _checksums()["/".join(path.parts[-3 if path.parent.name == "partitions" else -2 :])],
-            "sha256",
-        )
+        name = "/".join(path.parts[-3 if path.parent.name == "partitions" else -2 :])
+        check_sum(path, _checksums()[name], "sha256")
     content = unpickle(path, tuple)
     with explain_decode_errors(path, REPLACE):
         images, labels = content
