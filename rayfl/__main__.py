@@ -99,7 +99,7 @@ def _completion(given: list[str]) -> int:
         raise Missing("shtab", "is a package that completions need", "pip install shtab") from None
     import argparse
 
-    from rayfl.commands.command_line import Parser, words_of
+    from rayfl.commands.command_line import Parser, argument_kind, value_words
 
     def completed(parser: argparse.ArgumentParser) -> None:
         """Say which words and files the values of options may be."""
@@ -109,7 +109,7 @@ def _completion(given: list[str]) -> int:
             if isinstance(action.choices, dict):  # subcommands
                 for one in action.choices.values():
                     completed(one)
-            elif words := words_of(action):
+            elif words := value_words(argument_kind(action)):
                 action.choices = words
             elif action.metavar in FILES or action.dest in ("config", "output"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ class Help(argparse.HelpFormatter):
         if not action.option_strings or action.nargs == 0:
             return text
         kind = argument_kind(action)
-        names = names_of(kind)
+        names = class_names(part_of(kind))
         facts = ["one of " + ", ".join(names)] if names else _value_facts(kind)
         if (default := _default_text(action.default)) is not None:
             facts.append(f"default: {default}")
@@ -67,21 +67,11 @@ def argument_kind(action: argparse.Action) -> Any:
     return getattr(action, "kind", str)
 
 
-def names_of(kind: Any) -> list[str]:
-    """Return the names of the classes that an option of a type may name."""
-    base = part_of(kind)
-    return sorted(class_names(base), key=str.lower) if base else []
-
-
-def words_of(action: argparse.Action) -> list[str]:
-    """Return the possible values of an option: names of classes, or choices; empty if any is possible."""
-    return _value_words(argument_kind(action))
-
-
-def _value_words(kind: Any) -> list[str]:
+def value_words(kind: Any) -> list[str]:
+    """Return the values of an option of a type: names of classes, or choices; empty if any is possible."""
     alone = union_members(kind)
     choices = [str(word) for one in alone if get_origin(one) is Literal for word in get_args(one)]
-    return names_of(kind) or choices or (["true", "false"] if bool in alone else [])
+    return class_names(part_of(kind)) or choices or (["true", "false"] if bool in alone else [])
 
 
 def _value_facts(kind: Any) -> list[str]:
@@ -186,7 +176,7 @@ class Parser(argparse.ArgumentParser):
                 continue
             value = value if equals else next(waiting, "--")
             if not equals and value.startswith("--"):
-                listed = names_of(self._option_kind(name)) if name.endswith(".help") else []
+                listed = class_names(part_of(self._option_kind(name))) if name.endswith(".help") else []
                 more = f". Choose one of {', '.join(listed)}" if listed else ""
                 raise Missing(name, "has no value", f"write {option} {self._example_value(name)}{more}")
             if name.endswith(".help"):
@@ -200,7 +190,7 @@ class Parser(argparse.ArgumentParser):
     def _example_value(self, name: str) -> str:
         kind = self._option_kind(name)
         several = any(get_origin(each) is list for each in union_members(kind))
-        words = ["NAME"] if names_of(kind) else ["[ITEM,...]"] if several else _value_words(kind)
+        words = ["NAME"] if class_names(part_of(kind)) else ["[ITEM,...]"] if several else value_words(kind)
         return [*words, "VALUE"][0]
 
     def _option_kind(self, name: str) -> Any:
@@ -210,7 +200,7 @@ class Parser(argparse.ArgumentParser):
         if word.startswith("-"):
             return Unknown(word, "is no option. --help lists all")
         kinds = arguments_of(self.root).items() if self.root else ()
-        meant = [f"--{name}" for name, kind in kinds if word in _value_words(kind)]
+        meant = [f"--{name}" for name, kind in kinds if word in value_words(kind)]
         if word.endswith((".yaml", ".yml")) and "--config" in self._option_string_actions:
             meant = ["--config"]
         does = f"write {meant[0]} {word}" if meant else "each option takes one value; --help lists all"
@@ -249,7 +239,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
             help=texts.get(name, ""),
         )
         made.dest = f"{above}{name}"
-        if base and class_names(base):
+        if class_names(base):
             text = "List the options of one of these." if above else argparse.SUPPRESS
             parser.add(f"{option}.help", kind=kind, metavar="NAME", help=text)
 

@@ -211,12 +211,8 @@ def classes_by_name(module: Mapping[str, Any], base: type) -> dict[str, Any]:
 
 
 def class_names(base: Any) -> list[str]:
-    """Return the names of rayfl's own classes that a configuration may name where it takes a base class.
-
-    Args:
-        base: the base class; there are none for anything else than a class of settings.
-    """
-    return [cls.__name__ for cls in own_classes(base)]
+    """Return the names of :func:`own_classes`, in alphabetical order."""
+    return sorted((cls.__name__ for cls in own_classes(base)), key=str.lower)
 
 
 def own_classes(base: Any) -> list[type]:

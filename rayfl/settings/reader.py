@@ -18,7 +18,7 @@ import yaml
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of, convert_arguments, defaults_of, union_members
-from rayfl.settings.base import own_classes
+from rayfl.settings.base import class_names, own_classes
 from rayfl.settings.description import class_name
 from rayfl.settings.imports import import_by_path
 from rayfl.settings.yaml_file import OutOfBounds, parse_yaml, read_mapping
@@ -202,8 +202,7 @@ def find_settings_class(base: type[Settings], name: str, place: str, also_text: 
 
 
 def _class_choices(base: type) -> str:
-    names = sorted((each.__name__ for each in own_classes(base)), key=str.lower)
-    return f"Choose one of {', '.join(names)}, or the import path of your own"
+    return f"Choose one of {', '.join(class_names(base))}, or the import path of your own"
 
 
 def part_of(kind: Any) -> type[Settings] | None:
