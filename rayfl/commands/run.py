@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rayfl.commands.command_line import ANY_CODE, Parser
-from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
+from rayfl.errors import BadValue, Conflict, Unknown, UserError, error_context
 from rayfl.federation import Federation, federation_of, resumed
 from rayfl.jobs.table_file import Table, check_file_kind, find_file, is_table
 from rayfl.running.run import FederationRun
@@ -113,27 +113,16 @@ def run_from(arguments: Sequence[str]) -> FederationRun:
 def _read_config_file(path: Path, asked: Any, given: DottedSettings) -> DottedSettings:
     """Return the settings of a file of ``--config``; of a table file, those of the chosen cell."""
     if is_table(path):
-        return _read_cell(Table.load(path), asked, given)
+        table = Table.load(path)
+        settings = table.asked_cell(vars(asked), given, "--")
+        if method := table.missing_method(settings):
+            row = settings["cell"]["row"]
+            raise Unknown("method", f"is {method} in row {row!r}, which rayfl does not have yet")
+        return settings
     settings = read_mapping(path, "configuration")
     check_file_kind(path, settings, "configuration")
     with error_context(path):
         return flatten_settings(settings, path.parent)
-
-
-def _read_cell(table: Table, asked: Any, given: DottedSettings) -> DottedSettings:
-    chosen = {}
-    for kind, known in (("row", table.rows), ("column", table.columns)):
-        name = getattr(asked, kind) or (next(iter(known)) if len(known) == 1 else None)
-        if name is None:
-            listed = ", ".join(table.choose(kind, None))
-            raise Missing(
-                kind, f"is not said: {table.path} is a table: choose one cell of it with --{kind} ({listed})"
-            )
-        chosen[kind] = name
-    settings = table.settings(chosen["row"], chosen["column"], given)
-    if method := table.missing_method(settings):
-        raise Unknown("method", f"is {method} in row {chosen['row']!r}, which rayfl does not have yet")
-    return settings
 
 
 def _name_file(error: UserError, files: Mapping[Path, DottedSettings], given: DottedSettings) -> UserError:

@@ -142,6 +142,23 @@ class Table:
         place = Cell(table=self.name, row=row, column=column, changed=texts)
         return with_data_root(merge_layers(*layers)) | {"cell": asdict(place)}
 
+    def asked_cell(self, asked: Mapping[str, Any], changes: DottedSettings, above: str) -> DottedSettings:
+        """Return the settings of the cell that is asked for; the only row or column need not be named.
+
+        Args:
+            asked: ``row`` and ``column``, as far as they are given.
+            changes: as for :meth:`settings`.
+            above: what stands before ``row`` and ``column`` where the user gives them.
+        """
+        chosen = {}
+        for kind in ("row", "column"):
+            known, name = self.choose(kind, None), asked.get(kind)
+            if name is None and len(known) != 1:
+                problem = f"is not said: {self.path} is a table, of whose {kind}s one must be chosen"
+                raise Missing(f"{above}{kind}", f"{problem} ({', '.join(known)})")
+            chosen[kind] = known[0] if name is None else str(name)
+        return self.settings(chosen["row"], chosen["column"], changes)
+
     def missing_method(self, settings: Mapping[str, Any]) -> str | None:
         """Return the settings' method if the file lists it as missing from rayfl; None otherwise."""
         method = settings.get("method")

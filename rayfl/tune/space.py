@@ -431,26 +431,14 @@ def _read_base(path: Path, content: Any) -> tuple[DottedSettings, str]:
         return _with_absolute_root(merge_layers({}, own)), "base"
     file = path.parent / str(content["config"])
     if is_table(file):
-        return _read_table_cell(Table.load(file), content, own)
+        settings = Table.load(file).asked_cell(content, own, "base.")
+        column = settings.pop("cell")["column"]
+        return _with_absolute_root(settings), one_line(column)
     if named := [key for key in ("row", "column") if key in content]:
         raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
     settings = flatten_settings(read_mapping(file, "configuration"), file.parent)
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SWEEP_KEYS}
     return _with_absolute_root(merge_layers(kept, own)), one_line(file.stem)
-
-
-def _read_table_cell(
-    table: Table, content: Mapping[str, Any], own: DottedSettings
-) -> tuple[DottedSettings, str]:
-    chosen = {}
-    for kind in ("row", "column"):
-        known = table.choose(kind, None)
-        if kind not in content and len(known) != 1:
-            raise Missing(f"base.{kind}", f"must choose one of {table.path} ({', '.join(known)})")
-        chosen[kind] = str(content.get(kind, known[0]))
-    settings = table.settings(chosen["row"], chosen["column"], own)
-    settings.pop("cell")
-    return _with_absolute_root(settings), one_line(chosen["column"])
 
 
 def _read_search(content: Any) -> tuple[Dimension, ...]:
