@@ -37,10 +37,8 @@ class Logger(Callback):
     """
 
     name: str
-
-    def __init__(self) -> None:
-        self._logged = 0  # rounds that the log has
-        self._failed = False
+    _logged = 0  # rounds that the log has
+    _failed = False
 
     def start(self, run: Run, round: int) -> bool:
         """Open the log, and write the earlier rounds that it lacks."""
@@ -194,10 +192,7 @@ class TensorBoard(Logger):
     """Writes scalars and histograms over clients of every round to ``tensorboard/`` in the run folder."""
 
     name = "tensorboard"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._events: SummaryWriter | None = None
+    _events: SummaryWriter | None = None
 
     def open(self, run: Run, round: int) -> int:
         """Begin a file that takes the place of what was written of this round and of later ones.
@@ -239,10 +234,7 @@ class MLflow(Tracker):
     """
 
     name = "mlflow"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._client: MlflowClient | None = None
+    _client: MlflowClient | None = None
 
     def connect(self, run: Run, log: str | None) -> str:
         """Go on with a run of MLflow's, or make one with the run's settings as parameters."""
@@ -298,10 +290,7 @@ class WandB(Tracker):
     """
 
     name = "wandb"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._run: Any = None
+    _run: Any = None
 
     def connect(self, run: Run, log: str | None) -> str:
         """Go on with a run of Weights & Biases, or make one with the run's settings; ask for no key."""
