@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich import progress as bar
 from rich.console import Console
@@ -65,9 +64,7 @@ class TableProgress:
             self._update_bars([])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
