@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -138,11 +138,9 @@ class Look:
         otherwise = self.names.get(class_name(text), text if otherwise is None else otherwise)
         return drawn(self.names.get(text, otherwise))
 
-    @contextmanager
-    def font_size(self) -> Iterator[None]:
-        """Make letters as large as the size wants them."""
-        with matplotlib.rc_context({} if self.size is None else {"font.size": _POINTS}):
-            yield
+    def font_size(self) -> AbstractContextManager[None]:
+        """Make letters as large as the size wants them, in the body of a ``with``."""
+        return matplotlib.rc_context({} if self.size is None else {"font.size": _POINTS})
 
     def columns_that_fit(self, panels: int) -> int:
         """Return how many of some panels with labels of their own stand beside each other."""
