@@ -12,7 +12,6 @@ from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
 from rayfl.report.plots import ALL, MOST_PANELS
 from rayfl.system.error_report import exit_code
-from rayfl.system.log import warnings_shown
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import print_note
 
@@ -153,8 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if path.suffix.lower() not in PICTURE_ENDINGS:
             known = f"{', '.join(PICTURE_ENDINGS[:-1])} or {PICTURE_ENDINGS[-1]}"
             raise BadValue("--save", path, f"its name must end in {known}")
-        with warnings_shown():
-            make_picture(options).save(path)
+        make_picture(options).save(path)
         print_note(path)
 
     return exit_code(draw_picture)
