@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.run_records import RunRecords, run_folders
-from rayfl.report.compare import check_recorded, group_runs, missing_scores, samples
+from rayfl.report.compare import check_recorded, group_by, group_runs, missing_scores, samples
 from rayfl.report.look import Look, Picture, Size
 from rayfl.report.plots import (
     ALL,
@@ -28,7 +28,7 @@ from rayfl.report.plots import (
     series_of,
     sweep_series,
 )
-from rayfl.system.text import warn
+from rayfl.system.text import counted, warn
 
 
 class Looks(TypedDict, total=False):
@@ -77,16 +77,15 @@ class Plot:
         check_recorded(found, point=point)
         self.runs, said = samples(run.scored(point=point, average=average, choose=choose) for run in found)
         if (point, average, choose) != (None, None, None):
-            missing: dict[str, list[str]] = {}
-            for run in self.runs:
-                missing.setdefault(missing_scores(run), []).append(str(run.folder))
-            said += [f"{why} ({', '.join(folders)})" for why, folders in missing.items() if why]
+            for why, lacking in group_by(self.runs, missing_scores).items():
+                if why:
+                    said.append(f"{why} ({', '.join(str(run.folder) for run in lacking)})")
         for line in said:
             warn(line)
         self.by = list(_as_list("by", by))
 
     def __repr__(self) -> str:
-        runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        runs = counted(len(self.runs), "run")
         return f"Plot of {runs}: rounds(), bars(), clients(), labels(), radar(), sweep(over)"
 
     def rounds(

@@ -15,6 +15,7 @@ from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import slug_of
 from rayfl.record.history import METRICS, History, read_records
+from rayfl.report.compare import group_by
 from rayfl.report.page import PAGE, Row, Sheet, SheetCell, render, write_page
 from rayfl.report.table_page import link
 from rayfl.report.text import mean_and_std, number, percent, plain_table
@@ -131,9 +132,7 @@ class BestPoints:
             mode: whether large or small scores are good.
             keys: searched keys that change the data.
         """
-        groups: dict[tuple[str, ...], list[PointResult]] = {}
-        for r in results:
-            groups.setdefault(tuple(str(r.point.values[key]) for key in keys), []).append(r)
+        groups = group_by(results, lambda r: tuple(str(r.point.values[key]) for key in keys))
         alone = len(groups) > 1 and all(len(group) == 1 for group in groups.values())
         varying = [key for key, values in zip(keys, zip(*groups)) if len(set(values)) > 1]
         return cls(varying, [(group, None if alone else best_of(group, mode)) for group in groups.values()])
