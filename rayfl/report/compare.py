@@ -306,11 +306,6 @@ def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:
     return str(group.config.get(name, "n/a")) + (f"({values})" if values else "")
 
 
-def common_labels(cells: Sequence[Sequence[str]]) -> list[int]:
-    """Return which of data (1) and partition (2) are the same in all groups."""
-    return [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
-
-
 def short_labels(groups: Sequence[RunGroup], by: Sequence[str] = (), contents: bool = True) -> list[str]:
     """Return one label per group that holds only what tells the groups apart (see :func:`labels`)."""
     headings, cells = labels(groups, by, contents)
@@ -482,7 +477,8 @@ def comparison(
         columns: headings of the columns to show, by default all.
     """
     headings, cells = labels(groups, by)
-    constant = common_labels(cells)
+    # data and partition, where they are the same in all groups
+    constant = [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
     sizes = [sizes_of(group.runs) for group in groups]
     same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
     what = ", ".join([*(cells[0][i] for i in constant), *same])

@@ -51,6 +51,9 @@ def table_page(
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
+    notes = warnings_of(entries)
+    if dropped := sum(run.summary["dropped"] for run in runs):
+        notes.append(f"Dropped updates: {dropped:,}; the table of runs says in which.")
     logged = {text: None for folder in folders for text in log_warnings(folder)}
     return render(
         "table.html",
@@ -61,7 +64,7 @@ def table_page(
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
-        notes=[one_line(text) for text in [*warnings_of(entries), *_drop_note(runs)]] + list_warnings(logged),
+        notes=[*map(one_line, notes), *list_warnings(logged)],
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
@@ -102,11 +105,6 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
     heads = ["row", "column", "ours", "95 % interval: ±"]
     heads += [*(["printed", "difference"] if beside else []), "seeds", "warnings"]
     return Sheet("Every cell, in %", heads, rows, search=True)
-
-
-def _drop_note(runs: Sequence[RunRecords]) -> list[str]:
-    count = sum(run.summary["dropped"] for run in runs)
-    return [f"Dropped updates: {count:,}; the table of runs says in which."] if count else []
 
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
