@@ -5,12 +5,11 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import rayfl
 from rayfl.commands.command_line import Parser
-from rayfl.settings.imports import is_installed
+from rayfl.settings.imports import is_installed, version_of
 from rayfl.system.error_report import exit_code
 from rayfl.system.memory import available_memory, count_cpus
 from rayfl.system.text import one_line, print_note
@@ -58,11 +57,11 @@ def examine_machine(root: Path | None) -> Iterator[Finding]:
     yield "rayfl", f"{rayfl.__version__} in {rayfl.ROOT}", ""
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}", ""
     for name in NEEDED:
-        found = _installed_version(name)
+        found = version_of(name)
         yield name, found or "not there", "" if found else "install rayfl again: pip install rayfl"
     for name, (extra, what) in EXTRAS.items():
         # The distribution may have another name, such as mlflow-skinny.
-        found = (_installed_version(name) or "there") if is_installed(name) else None
+        found = (version_of(name) or "there") if is_installed(name) else None
         yield name, found or f"not there; for {what}: pip install 'rayfl[{extra}]'", ""
     broken = set()
     for name, advice in FRAGILE.items():
@@ -82,13 +81,6 @@ def examine_machine(root: Path | None) -> Iterator[Finding]:
         yield "RAY_ADDRESS", f"{address}: runs with --engine.address auto join this cluster", ""
     if not broken:  # reading data needs these packages
         yield from _find_data(root)
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _find_gpus() -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
@@ -39,6 +38,7 @@ from rayfl.record.history import (
     checked_lines,
     complete_lines,
 )
+from rayfl.settings.imports import version_of
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system import files
 from rayfl.system.files import (
@@ -321,14 +321,6 @@ def _commit() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
     return None
-
-
-def version_of(package: str) -> str | None:
-    """Return the version of a package; None: not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def processor() -> str:

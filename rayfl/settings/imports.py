@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from importlib.util import find_spec
 from inspect import ismodule
 from typing import Any
@@ -53,6 +53,14 @@ def is_installed(package: str) -> bool:
     """Return whether a package is installed. A folder of its name, as ``wandb`` writes, does not count."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None: not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @cache
