@@ -21,7 +21,6 @@ from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import Ray
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import Metric, Validation, measure
-from rayfl.evaluation.protocol import Protocol
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.record.history import CONFIG, PARTITION, read_population, read_records
@@ -91,6 +90,8 @@ class Trial(Callback):
         shown: completed rounds at the last report.
     """
 
+    _validation: Validation | None = None  # before there are clients
+
     def __init__(self, order: SweepContext) -> None:
         self._space, self._order, self.shown = order.space, order, 0
         if (checkpoint := tune.get_checkpoint()) is not None:  # the trial was paused
@@ -102,9 +103,10 @@ class Trial(Callback):
         settings = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
         federation = federation_of(job.settings | self._order.engine | settings)
         self._rounds = job.rounds
-        self._scores = RoundScores(job.folder, federation.protocol, self._space.metric)
-        for record in read_records(job.folder) if (job.folder / PARTITION).exists() else ():
-            self.after_round(None, record)
+        if (job.folder / PARTITION).exists():
+            self._validation = Validation(read_population(job.folder), federation.protocol)
+            for record in read_records(job.folder):
+                self.after_round(None, record)
         if job.folder.with_name(job.folder.name + STOPPED).exists():
             return
         if job.is_finished:
@@ -118,9 +120,15 @@ class Trial(Callback):
             run = replace(made, in_group=isinstance(engine, Ray)).run(callbacks=[self])
         self.report_score(job.rounds, validation_score(run, self._space.metric))
 
+    def start(self, run: Run, round: int) -> bool:
+        """Go on with the recorded rounds, if there are any; they count in the scores of later ones."""
+        self._validation = self._validation or Validation(run.population, run.protocol)
+        return False
+
     def after_round(self, run: Run | None, record: Mapping[str, Any]) -> bool:
         """Report the round, after a checkpoint if the trial may be paused."""
-        done, score = record["round"] + 1, self._scores.score(record)
+        assert self._validation is not None
+        done, score = record["round"] + 1, round_score(self._validation, record, self._space.metric)
         if "evaluation" in record and self.shown < done < self._rounds:
             if run is not None and self._space.scheduler["name"] in PAUSING:
                 run.save()
@@ -142,34 +150,17 @@ class Trial(Callback):
 # ---- scores: metrics on validation data, at the rounds that a run's protocol chooses
 
 
-class RoundScores:
-    """Scores the rounds of a run one by one.
-
-    Args:
-        folder: the run folder.
-        protocol: of the run.
-        metric: of the sweep.
-    """
-
-    def __init__(self, folder: Path, protocol: Protocol, metric: Metric) -> None:
-        self._folder, self._protocol, self._metric = folder, protocol, metric
-        self._validation: Validation | None = None
-
-    def score(self, record: Mapping[str, Any]) -> float | None:
-        """Return the validation score of a round, or None. Call it for every round, in order."""
-        if self._validation is None:  # partition.json is written before the first round
-            self._validation = Validation(read_population(self._folder), self._protocol)
-        found = self._validation.scores(record)
-        if found is None:
-            return None
-        population = self._validation.population
-        return measure(*found, population, "val", self._protocol, self._metric)
+def round_score(validation: Validation, record: Mapping[str, Any], metric: Metric) -> float | None:
+    """Return the validation score of a round, or None. Call it for every round, in order."""
+    if (found := validation.scores(record)) is None:
+        return None
+    return measure(*found, validation.population, "val", validation.protocol, metric)
 
 
 def validation_score(run: Result, metric: Metric) -> float | None:
     """Return the validation score of a run at the rounds that its protocol chooses, or None."""
-    headline, scores = run.summary["headline"], RoundScores(run.folder, run.protocol, metric)
+    headline, validation = run.summary["headline"], Validation(run.history.population, run.protocol)
     if headline is None:
         return None
-    each = {record["round"]: scores.score(record) for record in read_records(run.folder)}
+    each = {record["round"]: round_score(validation, record, metric) for record in read_records(run.folder)}
     return mean_and_std([each[number] for number in headline["rounds"]])[0]

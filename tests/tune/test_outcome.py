@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl import evaluation
-from rayfl.evaluation.metrics import measure
+from rayfl.evaluation.metrics import Validation, measure
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Table
 from rayfl.methods import FedAvg
@@ -26,7 +26,7 @@ from rayfl.tune.outcome import (
     write_points,
 )
 from rayfl.tune.space import SearchPoint, Space
-from rayfl.tune.trial import RoundScores, validation_score
+from rayfl.tune.trial import round_score, validation_score
 from tests.support.federations import small
 from tests.support.records import write_run
 
@@ -187,8 +187,9 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
     """Scores are those of the rounds that the protocol chooses."""
     small(tmp_path / "run", method=FedAvg(), protocol=protocol).run()
     run = Result.load(tmp_path / "run")
-    scores = RoundScores(tmp_path / "run", run.protocol, "accuracy")
-    each = [scores.score(record) for record in read_lines(tmp_path / "run" / "metrics.jsonl")]
+    validation = Validation(run.history.population, run.protocol)
+    records = read_lines(tmp_path / "run" / "metrics.jsonl")
+    each = [round_score(validation, record, "accuracy") for record in records]
     chosen = run.summary["headline"]["rounds"]
     assert validation_score(run, "accuracy") == pytest.approx(np.mean([each[r] for r in chosen]))
     if protocol.choose == "best_val":
