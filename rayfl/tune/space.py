@@ -463,7 +463,7 @@ def _read_dimension(key: str, content: Any) -> Dimension:
     if (
         not isinstance(what, list)
         or len(what) != 2 + (kind == "quniform")
-        or not all(map(_is_plain_number, what))
+        or not all(type(x) in (int, float) for x in what)
     ):
         raise BadValue(
             f"search.{key}", f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
@@ -511,7 +511,3 @@ def _read_scheduler(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
         raise BadValue("scheduler", "must be a name, or a mapping with a name")
     return {str(key): value for key, value in content.items()}
-
-
-def _is_plain_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

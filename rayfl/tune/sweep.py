@@ -191,14 +191,13 @@ def _run_trials(
     complete = len(watcher.ends) == planned
     best = BestPoints.from_results(results, space.mode, space.data_keys) if space.best and complete else None
     console.print(points_table(space, results, best))
-    if complete:
-        written = write_all(space, results, best, output)
-        return SweepResult(grids, results, best, failed, True, written)
-    over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
-    console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
-    if not forwarded:
-        raise KeyboardInterrupt
-    return SweepResult(grids, results, None, failed, False)
+    written = write_all(space, results, best, output) if complete else []
+    if not complete:
+        over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
+        console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
+        if not forwarded:
+            raise KeyboardInterrupt
+    return SweepResult(grids, results, best, failed, complete, written)
 
 
 def _make_tuner(
@@ -350,7 +349,6 @@ class ReplayedSearcher(Searcher):
         """Set the space, and repeat the recorded calls."""
         done = self.searcher.set_search_properties(metric, mode, config, **spec)
         lines = list(complete_lines(self._path)) if self._path.exists() else []
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._path, b"".join(text for text, _ in lines))  # without an incomplete last line
         for _, line in lines:
             if "point" not in line:
