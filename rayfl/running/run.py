@@ -106,7 +106,8 @@ class FederationRun:
                 check_is(path, "run", CONFIG)
                 contexts.enter_context(lock_folder(path))
                 if over := finished_result(path, settings.rounds):
-                    return _show_result(over, settings.quiet)
+                    _show_result(over, settings.quiet)
+                    return over
             else:
                 check_unused(path)
             return self._run(path, callbacks, run_log, contexts)
@@ -152,14 +153,13 @@ class FederationRun:
             looking = [*started.round_callbacks(), *callbacks]
             with Rounds(settings, session, folder, result_settings, asked, looking) as rounds:
                 stopped = rounds.run_with_recovery(manifest)
+        result = finish_records(folder) if stopped is None else Result.load(path)
+        write_page(path, lambda: run_page(result))
         if stopped is None:
-            result = _show_result(_add_page(finish_records(folder)), settings.quiet)
+            _show_result(result, settings.quiet)
         else:
             stop = f"Stopped before round {stopped + 1} of {settings.rounds}; go on with --resume {path}"
-            log.info("%s", stop)
-            if not settings.quiet:
-                print_note(stop)
-            result = _add_page(Result.load(path))
+            _log_and_print(stop, settings.quiet)
         if asked.interrupted:
             raise KeyboardInterrupt
         return result
@@ -174,12 +174,12 @@ class FederationRun:
         callbacks: Sequence[Callback],
     ) -> RunFolder:
         config = dump_config(settings)
-        digested = code_digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in callbacks)
+        called = code_digests(f"{type(each).__module__}.{type(each).__qualname__}" for each in callbacks)
+        digests = {"code": code, "callbacks": called}
         if not self.resumes:
-            folder = RunFolder.create(path, config, code=code, callbacks=digested)
+            folder = RunFolder.create(path, config, **digests)
         else:
-            start = manifest.round if manifest else 0
-            folder = RunFolder.resume(path, start, config, code=code, callbacks=digested)
+            folder = RunFolder.resume(path, manifest.round if manifest else 0, config, **digests)
             if settings.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(settings.evaluates)
         folder.write_partition(data.describe())
@@ -246,7 +246,7 @@ def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) 
     return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
 
 
-def _show_result(result: Result, quiet: bool) -> Result:
+def _show_result(result: Result, quiet: bool) -> None:
     if not quiet:
         final_table(result.summary)
         print_note(f"The run is in {result.folder}, and its page is {result.folder / PAGE}.")
@@ -254,10 +254,13 @@ def _show_result(result: Result, quiet: bool) -> Result:
     if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
         after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
         gone = f"The models of round {headline['rounds'][0] + 1} are gone. Checkpoints: {after}."
-        log.info("%s", gone)
-        if not quiet:
-            print_note(gone)
-    return result
+        _log_and_print(gone, quiet)
+
+
+def _log_and_print(text: str, quiet: bool) -> None:
+    log.info("%s", text)
+    if not quiet:
+        print_note(text)
 
 
 class Rounds(Run):
@@ -512,12 +515,6 @@ class Rounds(Run):
     def _scores_training(self, evaluates: bool) -> bool:
         """Return whether clients are scored right after training: their models are not kept for later."""
         return self._after_training and (evaluates or self._some_skip_rounds)
-
-
-def _add_page(result: Result) -> Result:
-    """Write the page of a run into its folder; return its result."""
-    write_page(result.folder, lambda: run_page(result))
-    return result
 
 
 def _dropped_text(round: int, bad: dict[int, str]) -> str:
