@@ -102,13 +102,8 @@ MIN_SIMILARITY = 0.85
 
 
 def check_class(method: type[Method]) -> None:
-    """Refuse a method whose class is wrong."""
+    """Refuse a method with wrong names, or with functions in place of properties: these are always true."""
     check_names(method)
-    _check_hooks(method)
-
-
-def _check_hooks(method: type[Method]) -> None:
-    """Refuse functions in place of properties: as values, functions are always true."""
     for cls in (each for each in method.__mro__ if is_own(each)):
         for name, member in vars(cls).items():
             default = vars(Method).get(name, member)

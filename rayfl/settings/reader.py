@@ -260,26 +260,24 @@ def unknown_option(
     """
     head, dot, _ = name.partition(".")
     slip = closest_name(name.lower(), known, 0.9)  # first a near miss: --metric is metrics, not method.metric
-    longer = [] if slip or dot or cls is None else [*_options_ending_in(cls, name.replace("-", "_").lower())]
+    longer = [] if slip or dot or cls is None else _options_ending_in(cls, name.replace("-", "_").lower())
     meant = f"; did you mean {' or '.join(before + each for each in longer[:3])}?" if longer else ""
     hint = meant or did_you_mean(head if dot else name, known, before)
     return Unknown(f"{before}{name}", f"is no option{hint} --help lists all")
 
 
-def _options_ending_in(cls: type, last: str) -> Iterator[str]:
-    """Yield every option, of all classes that settings can name, whose last part is the given name."""
+def _options_ending_in(cls: type, last: str) -> list[str]:
+    """Return the options, of all classes that settings can name, whose last part is the given name."""
     waiting: list[tuple[str, Any]] = list(arguments_of(cls).items())
     seen: set[type] = set()
-    found: set[str] = set()
     for option, kind in waiting:
-        if "." in option and option.rpartition(".")[2].lower() == last and option not in found:
-            found.add(option)
-            yield option
         base = part_of(kind)
         if base is not None and base not in seen:
             seen.add(base)
             for each in own_classes(base) or [base]:
                 waiting += [(f"{option}.{name}", inner) for name, inner in arguments_of(each).items()]
+    found = dict.fromkeys(option for option, _ in waiting)  # several classes may have it
+    return [option for option in found if "." in option and option.rpartition(".")[2].lower() == last]
 
 
 def parse_words(settings: Mapping[str, Any], cls: type) -> DottedSettings:
