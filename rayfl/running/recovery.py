@@ -142,9 +142,7 @@ def restore_session(
         except Exception as error:
             lost = handle_loss(session, error)
             if isinstance(lost, ClusterLost):
-                begun = (path / CONFIG).is_file()
-                way = f"go on with --resume {path}" if begun else "start the run again"
-                raise Shortage("", lost, way) from error
+                raise Shortage("", lost, _way_on(path)) from error
             manifest = newest_checkpoint(path, settings, cohort)
             warn_of_loss(lost, manifest)
 
@@ -163,8 +161,12 @@ def disk_full_as_error(path: Path) -> Iterator[None]:
     except Exception as error:
         if (full := shortage(error)) is None:
             raise
-        way = f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
-        raise Shortage(f"{full}; then {way}") from None
+        raise Shortage(f"{full}; then {_way_on(path)}") from None
+
+
+def _way_on(path: Path) -> str:
+    """Return what to do when a run has failed through no fault of its settings."""
+    return f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
 
 
 def handle_loss(
