@@ -20,8 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfl.errors import Conflict
 from rayfl.record import folder
-from rayfl.record.folder import processor, sources_in, version_of
-from rayfl.settings.imports import NAMED_ELSEWHERE, import_by_path
+from rayfl.record.folder import processor, sources_in
+from rayfl.settings.imports import NAMED_ELSEWHERE, import_by_path, version_of
 from rayfl.system.own_code import MAIN, changed_code, code_digests, imports_late
 from rayfl.system.text import warn
 
