@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rayfl.methods import FedAvg
+from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.feddbe import FedDBE
 from rayfl.testing import assert_same, federate, points, ragged, start
 from rayfl.testing.by_hand import linear, tiny, tiny_wide
@@ -72,6 +73,15 @@ def test_the_settings_of_small_runs() -> None:
 def test_an_exchange_belongs_to_the_round() -> None:
     run = federate(FedDBE(), ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[1]])
     assert run.servers[0]["before"]["mean"].shape == (5,)
+
+
+def test_scores_are_those_after_personalising() -> None:
+    """FedBABU tunes the model that is scored, and keeps nothing of it."""
+    run = federate(FedBABU(), ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[0, 1]])
+    before = run.values()
+    scores = run.scores(0, torch.tensor(ragged().dataset.inputs[:3]).double())
+    assert not torch.equal(scores["personal"], scores["global"])
+    assert_same(run.values(), before)
 
 
 def test_comparing_by_name() -> None:

@@ -356,11 +356,12 @@ def one_check(method: Any, name: str, **intent: Any) -> None:
         (TunedAtTheEnd(), "every_part_of_the_state_changes"),
         (QFedAvg(), "trains"),
         (QFedAvg(own=False), "trains"),
+        (SCAFFOLD(), "state_is_used"),
     ],
     ids=str,
 )
 def test_right_methods_pass(method: Method, check: str) -> None:
-    """A cluster that is nobody's for a round, a number that stays, a head at the end, own rates."""
+    """A cluster that is nobody's for a round, a number that stays, a head at the end, own rates, controls."""
     one_check(method, check)
 
 
@@ -372,6 +373,25 @@ class NotForTwoNets(FedAvg):
     def prepare(self, context: Any) -> Any:
         if context.nets_differ:
             raise UserError("one net, please")
+
+
+class KeepsNaN(FedAvg):
+    """In a client's state, which nobody averages."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, _ = await super().local_update(client, state, down)
+        return up, {"loss": torch.tensor(math.nan)}
+
+
+class Drifts(FedAvg):
+    """Each update is larger than the one before it, whoever makes it, by an attribute of the class."""
+
+    made: ClassVar[list[int]] = []
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        self.made.append(client.id)
+        return {"weights": len(self.made) * up["weights"]}, state
 
 
 class NotPlain(FedAvg):
@@ -415,9 +435,10 @@ class ByTheCohortWrongly(ByTheCohort):
         return {"weights": up["weights"] * (1 / len(cohort.ids))}
 
 
-def test_means_are_those_of_one_exchange() -> None:
+@pytest.mark.parametrize("check", ["means_have_their_weights", "exchange_keeps_nothing", "resumes"])
+def test_methods_may_have_an_exchange(check: str) -> None:
     """What clients do may depend on who is asked before the round."""
-    one_check(ByTheCohort, "means_have_their_weights")
+    one_check(ByTheCohort, check)
 
 
 class CountsExchanges(FedAvg):
@@ -511,6 +532,8 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (NeedsPersonalising, "scores_without_personalising", {}),
     (RemembersScoring, "scores_change_nothing", {}),
     (ByTheCohortWrongly, "means_have_their_weights", {"mean": "samples"}),
+    (KeepsNaN, "runs", {}),
+    (Drifts, "means_have_their_weights", {}),
     (CountsMore, "bytes_are_those_of_payloads", {"counts_less": True}),
     (CountsNothing, "bytes_are_those_of_payloads", {}),
 ]
@@ -519,7 +542,10 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("method", "check", "intent"), WRONG, ids=lambda x: getattr(x, "__name__", None))
 def test_a_wrong_method_is_caught(method: type[Method], check: str, intent: dict[str, Any]) -> None:
     """By the check that is made for it, as one case."""
-    with pytest.raises(AssertionError, match=f"^{method.__name__} fails the check {check}: "):
+    with pytest.raises(
+        AssertionError,
+        match=f"^{method.__name__} fails the check {check}: ",
+    ):
         one_check(method, check, **intent)
 
 
