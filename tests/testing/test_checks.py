@@ -542,10 +542,7 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("method", "check", "intent"), WRONG, ids=lambda x: getattr(x, "__name__", None))
 def test_a_wrong_method_is_caught(method: type[Method], check: str, intent: dict[str, Any]) -> None:
     """By the check that is made for it, as one case."""
-    with pytest.raises(
-        AssertionError,
-        match=f"^{method.__name__} fails the check {check}: ",
-    ):
+    with pytest.raises(AssertionError, match=f"^{method.__name__} fails the check {check}: "):
         one_check(method, check, **intent)
 
 
