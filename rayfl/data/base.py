@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset, not_finite
+from rayfl.data.dataset import TRAIN, ClientData, Clients, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
-from rayfl.data.partitions.partition import Partition, check_disjoint, settings_of
+from rayfl.data.partitions.partition import Partition, check_samples, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
@@ -121,7 +121,7 @@ class Data(Settings, ABC, place="data"):
             try:
                 if len(clients_data) != clients:
                     raise ValueError(f"there are {len(clients_data)} clients, not {clients}")
-                check_disjoint([c.split(name) for c in clients_data for name in SPLITS], len(dataset))
+                check_samples(clients_data, len(dataset), self._partition.may_share)
             except ValueError as error:
                 raise BadCode(f"{type(self._partition).__name__}.assign", f"is wrong: {error}") from None
         if self.val_fraction:

@@ -181,7 +181,9 @@ def _crc(images: np.ndarray) -> int:
 
 @dataclass(frozen=True, repr=False)
 class ClientData(DisplayMixin):
-    """One client's data: int64 index arrays into the dataset, disjoint between splits and between clients.
+    """One client's data: int64 index arrays into the dataset, disjoint between splits.
+
+    They are disjoint between clients, too, unless the partition lets clients share samples.
 
     Attributes:
         train: indices of the training samples.

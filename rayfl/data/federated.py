@@ -237,7 +237,14 @@ class FederatedData(DisplayMixin):
         counts = [len(users) for users in self._users()]
         together = f"{sum(counts)} users are put together into {counted(len(counts), 'client')}"
         merged = [f"{together}, up to {max(counts)} in one"] if max(counts, default=1) > 1 else []
-        return [*self.dataset.remarks, *merged]
+        in_common = [f"{count:,} {split}" for split, count in self.shared.items() if count]
+        common = [f"Samples that several clients have: {', '.join(in_common)}"] if in_common else []
+        return [*self.dataset.remarks, *merged, *common]
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """How many samples of each split several clients have."""
+        return {name: int((np.bincount(held) > 1).sum()) for name, held in self.held.indices.items()}
 
     def _users(self) -> list[np.ndarray]:
         """Return the numbers of every client's users; nothing where clients share some, or there are none."""
@@ -274,10 +281,13 @@ class FederatedData(DisplayMixin):
         """Write a file that :class:`rayfl.data.FromFile` reads: JSON of every client's indices.
 
         ``{"dataset": {"name": ..., "sha256": ...}, "clients": [{"train": [...], "val": [...], "test": [...]},
-        ...]}``, where indices count the samples of the data set, of whatever split, from 0.
+        ...]}``, where indices count the samples of the data set, of whatever split, from 0. Where clients
+        share samples, ``shares`` says which: ``test`` or ``all``.
         """
         clients = [{split: s.split(split).tolist() for split in SPLITS} for s in self.clients]
         content: dict[str, Any] = {"clients": clients}
+        if any(shared := self.shared.values()):
+            content["shares"] = "test" if sum(shared) == self.shared["test"] else "all"
         if "sha256" in self.contents:
             name = self.settings.get("data", {}).get("name")
             content = {"dataset": {"name": name, "sha256": self.contents["sha256"]}} | content

@@ -72,6 +72,7 @@ class _Partition(TypedDict):
     domain_names: list[str]
     clients: list[_Client] | _Clients
     pool: NotRequired[Contents]
+    remarks: NotRequired[list[str]]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):

@@ -93,7 +93,7 @@ def test_a_closed_place_gives_its_weight_to_the_others():
     rng = np.random.default_rng(0)
     kept = pachinko._without_closed(np.array([0.5, 0.2, 0.3]), np.array([False, True, True]), 1.0, rng)
     np.testing.assert_allclose(kept, [0, 0.2, 0.3])
-    drawn = np.bincount([pachinko._draw(kept, rng) for _ in range(2000)], minlength=3)
+    drawn = np.bincount([pachinko.draw_place(kept, rng) for _ in range(2000)], minlength=3)
     assert drawn[0] == 0
     assert 0.35 < drawn[1] / 2000 < 0.45
     again = pachinko._without_closed(np.array([1.0, 0.0, 0.0]), np.array([False, True, True]), 1.0, rng)

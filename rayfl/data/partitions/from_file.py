@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, check_disjoint, deal_alike, make_client_data
+from rayfl.data.partitions.partition import Partition, Sharing, check_samples, deal_alike, make_client_data
 from rayfl.errors import Conflict, Missing
 from rayfl.system.files import convert_content, explain_decode_errors, explain_read_errors, read_json
 from rayfl.system.text import short_repr
@@ -32,6 +33,7 @@ class _Own(BaseModel, extra="forbid"):
     """What ``FederatedData.write_indices`` writes."""
 
     dataset: _Divided | None = None
+    shares: Sharing = "none"
     clients: list[dict[Literal["train", "val", "test"], _Indices]]
 
 
@@ -58,8 +60,16 @@ class FromFile(Partition):
     be that of the file. A file that names a data set is refused for another one.
     """
 
+    decides_test = True
+
     path: str | None = None
     """The file; it must be given."""
+
+    @property
+    def may_share(self) -> Sharing:
+        """What of samples several clients may have, as the file says."""
+        content = self._read()[1]
+        return content.shares if isinstance(content, _Own) else "none"
 
     def check(self, contents: Mapping[str, Any]) -> None:
         """Refuse data that the file was not written for."""
@@ -83,15 +93,14 @@ class FromFile(Partition):
                 raise Conflict(
                     path, f"has {len(lists)} clients, not {clients}", f"use so many (--clients {len(lists)})"
                 )
-            listed = [{split: np.array(each.get(split, []), np.int64) for split in SPLITS} for each in lists]
-            check_disjoint([indices for each in listed for indices in each.values()], len(dataset))
+            parts = [[np.array(each.get(split, []), np.int64) for split in SPLITS] for each in lists]
+            found = [ClientData(train, val, test) for train, val, test in parts]
+            check_samples(found, len(dataset), "none" if of_flgo else content.shares)
         if of_flgo:
-            trains = [each["train"] for each in listed]
-            for split, origin in (("val", VAL), ("test", TEST)):
-                dealt = deal_alike(dataset, dataset.indices(origin), trains, rng)
-                for each, indices in zip(listed, dealt):
-                    each[split] = np.concatenate([each[split], indices])
-        return [make_client_data(dataset, *(each[split] for split in SPLITS)) for each in listed]
+            trains = [each.train for each in found]
+            val, test = (deal_alike(dataset, dataset.indices(o), trains, rng) for o in (VAL, TEST))
+            found = [replace(f, val=np.concatenate([f.val, v]), test=t) for f, v, t in zip(found, val, test)]
+        return [make_client_data(dataset, each.train, each.val, each.test) for each in found]
 
     def _read(self) -> tuple[str, Any]:
         """Return where the file is, and what it says."""

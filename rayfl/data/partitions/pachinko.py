@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
-from rayfl.data.partitions.partition import Partition, by_class, make_client_data
+from rayfl.data.partitions.partition import Partition, by_class, draw_place, make_client_data
 from rayfl.errors import Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above
@@ -65,8 +65,8 @@ class Pachinko(Partition):
         fine = [_weights(row, self.fine_beta, rng) for row in open_]
         drawn = np.empty(size, np.int64)
         for i in range(size):
-            s = _draw(coarse, rng)
-            c = _draw(fine[s], rng)
+            s = draw_place(coarse, rng)
+            c = draw_place(fine[s], rng)
             drawn[i] = left[c].pop()
             if not left[c]:
                 open_[s, c] = False
@@ -89,12 +89,6 @@ def _without_closed(
     """Take their weight from closed places; draw anew where those that are open had none at all."""
     kept = np.where(open_, weights, 0.0)
     return kept if kept.any() else _weights(open_, concentration, rng)
-
-
-def _draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """Return a place, in proportion to the weights."""
-    sums = np.cumsum(weights)
-    return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
 
 def _as_published(dataset: Dataset, indices: np.ndarray) -> ClientData:

@@ -1,20 +1,26 @@
 """What a partition is: how the samples of a dataset are dealt to clients.
 
-A partition is deterministic in the generator it is given, never gives an index twice, and ends after a
-bounded number of tries. It gives training samples (origin TRAIN) to training splits, validation samples (VAL)
-to validation splits and test samples (TEST) to test splits, unless it says otherwise.
+A partition is deterministic in the generator it is given, and ends after a bounded number of tries. It never
+gives an index twice, unless it says that clients may share samples. It gives training samples (origin TRAIN)
+to training splits, validation samples (VAL) to validation splits and test samples (TEST) to test splits,
+unless it says otherwise.
 """
 
 import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Sharing = Literal["none", "test", "all"]
+"""What of samples several clients may have: none, test samples, or all, of each split among themselves."""
 
 
 class Partition(Settings, ABC, place="data.partition"):
@@ -30,8 +36,21 @@ class Partition(Settings, ABC, place="data.partition"):
             rng: the only source of randomness.
 
         Returns:
-            Each client's data, with disjoint indices.
+            Each client's data. A sample is in one split of one client, unless ``may_share`` allows more.
         """
+
+    @property
+    def may_share(self) -> Sharing:
+        """What of samples several clients may have."""
+        return "none"
+
+    @property
+    def decides_test(self) -> bool:
+        """Whether the partition alone can say what is for testing, so that ``data.test_from`` cannot.
+
+        It is so where clients may share samples: one could be tested on what another trains on.
+        """
+        return self.may_share != "none"
 
     def default_clients(self, dataset: Dataset) -> int:
         """Return how many clients there are where nobody says it."""
@@ -58,9 +77,6 @@ def settings_of(thing: object, leave_out: Sequence[str] = ()) -> dict[str, Any]:
             value = getattr(thing, argument)
             settings[argument] = list(value) if isinstance(value, tuple) else value
     return settings
-
-
-log = logging.getLogger(__name__)
 
 
 def by_class(dataset: Dataset, indices: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
@@ -144,14 +160,49 @@ def clients_of_domains(partition: object, dataset: Dataset, clients: int) -> lis
     return [(domain, np.arange(domain, clients, domains)) for domain in range(min(domains, clients))]
 
 
-def check_disjoint(lists: Sequence[np.ndarray], size: int) -> None:
-    """Check the indices of all clients and splits: a sample belongs to one client, and to one of its splits.
+def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
+    """Return whole numbers, int64, with this sum, for shares that have it: by largest remainders."""
+    numbers = np.floor(shares).astype(np.int64)
+    numbers[np.argsort(numbers - shares, kind="stable")[: total - numbers.sum()]] += 1
+    return numbers
+
+
+def draw_place(weights: np.ndarray, rng: np.random.Generator) -> int:
+    """Return a place, in proportion to the weights."""
+    sums = np.cumsum(weights)
+    return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
+
+
+_ONCE = {
+    "none": "one client, and to one split",
+    "test": "one client, and to one split; clients may share test samples only",
+    "all": "one split of a client, and what a client is tested on is for training with nobody",
+}
+
+
+def check_samples(clients_data: Sequence[ClientData], size: int, shares: Sharing) -> None:
+    """Check the indices of all clients and splits.
+
+    Args:
+        clients_data: at least one client's.
+        size: number of samples of the data set.
+        shares: what of samples several clients may have. No client has one twice, and no test sample is one
+            that is for training or validation.
 
     Raises:
-        ValueError: an index is there twice, or is not below the size of the dataset.
+        ValueError: an index is there more often, or is not below the size of the dataset.
     """
-    every = np.concatenate([np.zeros(0, np.int64), *lists])
+    held = [np.concatenate([each.train, each.val]) for each in clients_data]
+    tested = [each.test for each in clients_data]
+    every = np.concatenate(held + tested)
     if every.min(initial=0) < 0 or every.max(initial=0) >= size:
         raise ValueError(f"samples are {every.min()} to {every.max()}, and there are 0 to {size - 1}")
-    if len(twice := np.flatnonzero(np.bincount(every) > 1)):
-        raise ValueError(f"sample {twice[0]} is there twice: it belongs to one client, and to one split")
+    apart = [] if shares == "none" else [[own, test] for own, test in zip(held, tested)]
+    if shares != "none":
+        tested = [np.unique(np.concatenate(tested))]
+    if shares == "all":
+        held = [np.unique(np.concatenate(held))]
+    for lists in (*apart, held + tested):
+        samples, times = np.unique(np.concatenate(lists), return_counts=True)
+        if len(twice := samples[times > 1]):
+            raise ValueError(f"sample {twice[0]} is there twice: it belongs to {_ONCE[shares]}")

@@ -202,6 +202,8 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
         standard deviations among the settings, as ``noise_levels``.
     """
     dataset = data.dataset
+    if any(data.shared.values()):
+        raise Conflict("data.noise", f"is {strongest:g}, and clients share images: use another partition")
     levels = noise_levels(strongest, len(data))
     owner = np.full(len(dataset), -1)
     for client, client_data in enumerate(data.clients):
