@@ -9,9 +9,12 @@ from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.from_file import FromFile
 from rayfl.data.partitions.iid import IID
+from rayfl.data.partitions.mixed import Mixed
 from rayfl.data.partitions.pachinko import Pachinko
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.partitions.pathological import Pathological
+from rayfl.data.partitions.per_client_dirichlet import PerClientDirichlet
+from rayfl.data.partitions.shards import Shards
 from rayfl.data.partitions.superclass import Superclass
 from rayfl.data.readers.files import FileData
 from rayfl.data.sets.array_files import ArrayFiles
@@ -32,7 +35,7 @@ __all__ = [
     "CIFAR10", "CIFAR100", "IID", "MNIST", "PACS", "SPLITS", "TEST", "TRAIN", "UNUSED", "USPS", "VAL",
     "ArrayFiles", "Arrays", "ByUser", "ClientData", "Data", "Dataset", "DigitsFive", "Dirichlet",
     "DomainDirichlet", "DomainNet", "DomainPerClient", "EmbeddedDigits", "FederatedData", "FileData",
-    "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "OfficeCaltech10", "Pachinko",
-    "Partition", "Pathological", "Superclass", "Synthetic", "TorchvisionData", "WriterDigits",
-    "from_torchvision",
+    "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "Mixed", "OfficeCaltech10", "Pachinko",
+    "Partition", "Pathological", "PerClientDirichlet", "Shards", "Superclass", "Synthetic", "TorchvisionData",
+    "WriterDigits", "from_torchvision",
 ]  # fmt: skip
