@@ -1,22 +1,30 @@
 """`Data`: what all data sets have in common, from loading to every client's checked data."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.dataset import TRAIN, ClientData, Clients, Dataset, not_finite
+from rayfl.data.dataset import TRAIN, UNUSED, VAL, ClientData, Clients, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
-from rayfl.data.partitions.partition import Partition, check_samples, settings_of
+from rayfl.data.partitions.partition import Partition, check_samples, round_shares, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.randomness import numpy_generator
-from rayfl.settings import Settings, at_least, below
+from rayfl.settings import Settings, above, at_least, below
 from rayfl.system.own_code import is_own
 
 log = logging.getLogger(__name__)
+
+TestFrom = Literal["published", "pooled", "training"]
+_TEST_SHARE = 0.25  # PFLlib's
+_DIVIDED_AS = {"pooled": (TRAIN, TRAIN, TRAIN, UNUSED), "training": (TRAIN, VAL, UNUSED, UNUSED)}
+"""Where clients' test data come from -> as what partitions see each part of the published division."""
+_DIVIDED = {"pooled": "all samples together", "training": "the training samples alone"}
 
 
 class Data(Settings, ABC, place="data"):
@@ -31,11 +39,37 @@ class Data(Settings, ABC, place="data"):
     """Fraction of every client's training samples that becomes its validation split, in addition to the
     validation samples that a data set may bring.
     """
+    test_from: TestFrom = "published"
+    """Where clients' test samples come from. ``published``: the data set's own test part is divided, too.
+    ``pooled``: all parts together are divided, and then each client's own samples are split. ``training``:
+    the training part alone is divided and split so, and nobody gets the test part.
+    """
+    test_share: Annotated[float, above(0), below(1)] | None = None
+    """With ``pooled`` and ``training``, the share of each client's samples that is for testing; 0.25 if not
+    given.
+    """
+    test_by_class: bool = False
+    """Whether the test samples are the same share of each of a client's classes, instead of a random part."""
     seed: int | None = None
-    """Seed of the partition and the validation split; the run's seed if not given."""
+    """Seed of the partition and of the test and validation splits; the run's seed if not given."""
 
     def __post_init__(self) -> None:
         vars(self)["partition"] = self._partition  # so that it is recorded, as if it had been given
+        given = [f"data.{name}" for name in ("test_share", "test_by_class") if getattr(self, name)]
+        if self.test_from != "published":
+            vars(self)["test_share"] = self.test_share or _TEST_SHARE
+        elif given:
+            remedy = "leave it out, or set data.test_from to pooled or training"
+            raise Conflict(given[0], "is given, and the test samples are the published ones", remedy)
+        who = self if self.divides_itself else self._partition
+        if self.test_from != "published" and (self.divides_itself or self._partition.decides_test):
+            problem = f"is {self.test_from}, and {type(who).__name__} says itself what is for testing"
+            raise Conflict("data.test_from", problem, "use published")
+
+    @property
+    def divides_itself(self) -> bool:
+        """Whether other divisions than the data set's own would be wrong, as where samples go together."""
+        return False
 
     @property
     def _partition(self) -> Partition:
@@ -105,18 +139,23 @@ class Data(Settings, ABC, place="data"):
         for warning in loaded.warnings:
             log.warning("%s", warning)
         dataset = self.divide(loaded, seed)
-        size = len(dataset.indices(TRAIN))
+        divided = dataset
+        if self.test_share:
+            origin = np.array(_DIVIDED_AS[self.test_from], np.uint8)[dataset.origin]
+            divided = replace(dataset, origin=origin)
+            dataset = replace(dataset, remarks=(*dataset.remarks, self._remark(self.test_share)))
+        size = len(divided.indices(TRAIN))
         if not size:
             raise BadData(type(self).__name__, "has no training samples: there is nothing to learn from")
         if clients is None:
-            clients = self._partition.default_clients(dataset)
+            clients = self._partition.default_clients(divided)
         if clients > size:
             raise Conflict(
                 "clients", f"is {clients}, and {type(self).__name__} has {size} training samples", "use fewer"
             )
         contents = self.contents(loaded)
         self._partition.check(contents)
-        clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
+        clients_data = self._partition.assign(divided, clients, numpy_generator(seed, "partition"))
         if is_own(type(self._partition)):
             try:
                 if len(clients_data) != clients:
@@ -124,6 +163,17 @@ class Data(Settings, ABC, place="data"):
                 check_samples(clients_data, len(dataset), self._partition.may_share)
             except ValueError as error:
                 raise BadCode(f"{type(self._partition).__name__}.assign", f"is wrong: {error}") from None
+        if self.test_share:
+            clients_data = [
+                hold_out_test(
+                    dataset,
+                    client_data,
+                    self.test_share,
+                    self.test_by_class,
+                    numpy_generator(seed, "test", client),
+                )
+                for client, client_data in enumerate(clients_data)
+            ]
         if self.val_fraction:
             if any(len(client_data.train) == 1 for client_data in clients_data):
                 raise Conflict(
@@ -138,6 +188,12 @@ class Data(Settings, ABC, place="data"):
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
         return FederatedData(dataset, Clients(clients_data), settings, contents=contents)
+
+    def _remark(self, share: float) -> str:
+        """Return where the test samples come from, in words."""
+        how = "the same share of each class" if self.test_by_class else "drawn at random"
+        text = f"test samples are {100 * share:g} % of each client's own samples, {how}"
+        return f"The clients divide {_DIVIDED[self.test_from]}, and {text}"
 
     def _check(self, clients_data: Sequence[ClientData]) -> None:
         """Warn of clients that cannot train or cannot be tested; refuse if all are such."""
@@ -172,22 +228,56 @@ def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.ra
 
     It is the same fraction of each class if possible.
 
-    The number moved is the nearest whole number, but at least one and never all; classes get it by largest
-    remainders.
+    The number moved is the nearest whole number, but at least one and never all; see ``split_by_class``.
     """
     n = len(client_data.train)
     size = min(max(round(fraction * n), 1), n - 1)
     if size < 1:
         return client_data
-    train = rng.permutation(client_data.train)
-    labels = dataset.labels[train]
+    train, val = split_by_class(dataset, client_data.train, size, rng)
+    return replace(client_data, train=np.sort(train), val=np.sort(np.concatenate([client_data.val, val])))
+
+
+def hold_out_test(
+    dataset: Dataset, client_data: ClientData, share: float, alike: bool, rng: np.random.Generator
+) -> ClientData:
+    """Return data with a part of the training samples in the test split.
+
+    Of n samples, share * n are moved, rounded up as scikit-learn does it for PFLlib, but never all. PFLlib
+    shuffles them by a generator that all clients draw from in turn; here each client has its own.
+
+    Args:
+        dataset: the data set.
+        client_data: the client's.
+        share: of the samples, above 0 and below 1.
+        alike: whether it is the same share of each class, if possible.
+        rng: source of randomness.
+    """
+    n = len(client_data.train)
+    size = min(math.ceil(round(share * n, 9)), n - 1)  # rounded, because 0.07 * 100 is above 7
+    if size < 1:
+        return client_data
+    if alike:
+        train, test = split_by_class(dataset, client_data.train, size, rng)
+    else:
+        test, train = np.split(rng.permutation(client_data.train), [size])
+    return replace(client_data, train=np.sort(train), test=np.sort(np.concatenate([client_data.test, test])))
+
+
+def split_by_class(
+    dataset: Dataset, indices: np.ndarray, size: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a random part without ``size`` of the indices, and these, the same share of each class.
+
+    Classes get their numbers by largest remainders.
+    """
+    n = len(indices)
+    shuffled = rng.permutation(indices)
+    labels = dataset.labels[shuffled]
     counts = np.bincount(labels, minlength=dataset.classes)
-    quota = counts * size / n
-    take = np.floor(quota).astype(np.int64)
-    take[np.argsort(take - quota, kind="stable")[: size - take.sum()]] += 1
+    take = round_shares(counts * size / n, size)
     order = np.argsort(labels, kind="stable")
     rank = np.empty(n, dtype=np.int64)
     rank[order] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = rank < take[labels]
-    val = np.sort(np.concatenate([client_data.val, train[chosen]]))
-    return ClientData(np.sort(train[~chosen]), val, client_data.test, client_data.domain)
+    return shuffled[~chosen], shuffled[chosen]

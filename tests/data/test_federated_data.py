@@ -378,6 +378,9 @@ def test_settings_are_recorded_without_places():
         "data": {
             "name": "Tiny",
             "val_fraction": 0.25,
+            "test_from": "published",
+            "test_share": None,
+            "test_by_class": False,
             "seed": None,
             "partition": {"name": "Dirichlet", "alpha": 0.5, "min_samples": 10},
         },

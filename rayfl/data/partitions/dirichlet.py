@@ -23,7 +23,10 @@ class Dirichlet(Partition):
     with the balancing that Li et al., ICDE 2022, use). The same shares divide the test samples, so that a
     client's train and test splits have the same label distribution. The whole division is redrawn, at most
     1,000 times, until every client holds ``min_samples`` training and ``min_samples`` test samples; if that
-    fails, one test sample is enough (a warning says so) for 1,000 more redraws.
+    fails, one test sample is enough (a warning says so) for 1,000 more redraws. Where only training samples
+    are divided, as with data.test_from, ``min_samples`` is of all that a client gets (40, or 1 in older
+    versions, in PFLlib). PFLlib draws in the same way, but shuffles the classes anew in every try, by NumPy's
+    global generator, and tries without end.
     """
 
     alpha: Annotated[float, above(0)] = 0.3
@@ -37,7 +40,7 @@ class Dirichlet(Partition):
         """Draw shares until the minimum counts are met."""
         cells = {origin: by_class(dataset, dataset.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
-        held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=0)
+        held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=sum(sizes[TRAIN]))
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
         if clients * self.min_samples > sizes[TRAIN].sum() or clients * min(self.min_samples, 1) > held_out:
             raise BadData(
@@ -79,7 +82,7 @@ class Dirichlet(Partition):
             cuts, valid = self._draw(sizes[TRAIN], clients, rng)
             smallest = {o: piece_sizes(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
             train = smallest.pop(TRAIN)
-            test = np.min([*smallest.values()] or [np.zeros_like(train)], axis=0)
+            test = np.min([*smallest.values()] or [train], axis=0)
             good = valid & (train >= self.min_samples) & (test >= minimum)
             if good.any():
                 found: np.ndarray = cuts[int(good.argmax())]

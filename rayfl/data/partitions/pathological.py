@@ -32,6 +32,11 @@ class Pathological(Partition):
     random fifth of the training samples is for validation (as in the code of Yi et al., MM 2023).
     """
 
+    @property
+    def decides_test(self) -> bool:
+        """Whether ``split`` says what is for testing."""
+        return self.split != "published"
+
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Pick classes and cut them."""
         picks = self._pick(dataset.classes, clients, rng)

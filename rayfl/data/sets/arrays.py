@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
+from rayfl.data.base import TestFrom
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.errors import Conflict, Missing
-from rayfl.settings import at_least, below
+from rayfl.settings import above, at_least, below
 
 
 class Arrays(SampleData):
@@ -39,6 +40,9 @@ class Arrays(SampleData):
         sha256: digest that the data must have.
         partition: how samples are divided among clients; IID by default, or by users.
         val_fraction: see Data.
+        test_from: see Data; the test samples of ``x`` are its published ones where there is no x_test.
+        test_share: see Data.
+        test_by_class: see Data.
         seed: of the partition and the validation split; the run's seed if not given.
     """
 
@@ -68,6 +72,9 @@ class Arrays(SampleData):
         sha256: str | None = None,
         partition: Partition | None = None,
         val_fraction: Annotated[float, at_least(0), below(1)] = 0.0,
+        test_from: TestFrom = "published",
+        test_share: Annotated[float, above(0), below(1)] | None = None,
+        test_by_class: bool = False,
         seed: int | None = None,
     ) -> None:
         self.x, self.y, self.x_test, self.y_test = x, y, x_test, y_test
@@ -77,6 +84,7 @@ class Arrays(SampleData):
         self.names, self.test_fraction = names, test_fraction
         self.mean, self.std, self.sha256 = mean, std, sha256
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
+        self.test_from, self.test_share, self.test_by_class = test_from, test_share, test_by_class
         self._dataset = None if x is None and y is None else self._make_dataset()
         if self._dataset is not None:
             self.sha256 = self._dataset.digest()

@@ -61,6 +61,7 @@ class EmbeddedDigits(Data):
     """
 
     _natural = DomainPerClient
+    divides_itself = True  # the drawings of one source stay in one part
 
     def load(self) -> Dataset:
         """Make the images, or map what an earlier run has made."""

@@ -72,6 +72,11 @@ class DomainFolders(FileData):
     val_augment: bool = False
     """Whether validation images are flipped and turned, too."""
 
+    @property
+    def divides_itself(self) -> bool:
+        """Whether the division belongs to the seed."""
+        return self.split == "fdse"
+
     @abstractmethod
     def find(self) -> Found:
         """Look for the images."""
