@@ -33,7 +33,10 @@ CLOSE = 1e-6
 """How far losses of evaluations may be apart, of their size: their last bits depend on the size of calls."""
 GONE: tuple[str, ...] = ("scoring",)
 """Settings that were taken away since, which may be in one of two files."""
-NEW = ("training: loss", "settings: training.loss", "settings: training.loss.label_smoothing")
+NEW = (
+    *("training: loss", "settings: training.loss", "settings: training.loss.label_smoothing"),
+    *("test_from", "test_share", "test_by_class"),
+)
 """Settings that one of two files may lack, by the ends of their places."""
 ELSEWHERE = ("code", "engine", "output", "rayfl", "sha256")
 """Keys of values that depend on where and by which version of the program a run was carried out."""
