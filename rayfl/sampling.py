@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -27,16 +27,34 @@ class Sampling(Settings, ABC, place="sampling"):
 
     @abstractmethod
     def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
     ) -> Sequence[int]:
-        """Return the numbers of some clients, each once, at least one.
+        """Return the numbers of some clients, each once; a round in which nobody trains passes.
 
         Args:
             round: from 0.
             samples: how many training samples each client has; clients are numbered by their place.
-            size: how many are wanted, ``participation`` times the clients.
+            size: how many are wanted, ``participation`` times the clients, rounded down, at least one.
             generator: for what is drawn; it depends on the run's seed and the round.
+            rounds: how many the run has; see ``uses_rounds``.
+            participation: the share of the clients that is wanted.
         """
+
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether a choice depends on ``rounds``: such a run cannot be resumed with another number."""
+        return False
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether all rounds draw what the first one draws: ``choose`` gets the first one's generator."""
+        return False
 
     def check(self, clients: int, rounds: int) -> None:
         """Refuse what will not do for so many clients and rounds, before anything starts."""
@@ -53,11 +71,56 @@ class Sampling(Settings, ABC, place="sampling"):
 class Uniform(Sampling):
     """Every client is as likely as any other; nobody is drawn twice in a round."""
 
+    once: bool = False
+    """Whether the clients are drawn once, for all rounds. The others never train."""
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether ``once`` is set."""
+        return self.once
+
     def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
     ) -> Sequence[int]:
         """Draw without replacement."""
         chosen: list[int] = torch.randperm(len(samples), generator=generator)[:size].tolist()
+        return chosen
+
+
+class Bernoulli(Sampling):
+    """Each client takes part with probability ``participation``, whoever else does.
+
+    So the clients of a round are ``participation`` of all on average, and there may be none.
+    """
+
+    last: Literal["drawn", "all"] = "drawn"
+    """Who takes part in the last round: ``drawn``: clients that are drawn as in every round; ``all`` clients.
+    """
+
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether the last round is another one than it would be in a longer run."""
+        return self.last == "all"
+
+    def choose(
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
+    ) -> Sequence[int]:
+        """Draw a number in [0, 1) for each client: those below ``participation`` take part."""
+        drawn = torch.rand(len(samples), generator=generator, dtype=torch.float64)
+        everybody = self.last == "all" and round == rounds - 1
+        chosen: list[int] = (drawn < (1 if everybody else participation)).nonzero().flatten().tolist()
         return chosen
 
 
@@ -73,7 +136,13 @@ class BySize(Sampling):
     """
 
     def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
     ) -> Sequence[int]:
         """Draw one client after another; whole numbers are drawn, so that every machine draws the same."""
         left = torch.tensor(samples, dtype=torch.int64)
@@ -94,7 +163,13 @@ class Cyclic(Sampling):
     """Clients take turns by their numbers: the first ones in the first round, the next ones in the next."""
 
     def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
     ) -> Sequence[int]:
         """Go on after the last client of the round before."""
         return [(round * size + k) % len(samples) for k in range(size)]
@@ -111,7 +186,13 @@ class Trace(Sampling):
     """The file."""
 
     def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+        self,
+        round: int,
+        samples: Sequence[int],
+        size: int,
+        generator: torch.Generator,
+        rounds: int,
+        participation: float,
     ) -> Sequence[int]:
         """Draw without replacement; all available clients if these are fewer than wanted."""
         there = sorted({i for i, first, end in self._trace_entries if first <= round < end})
@@ -172,19 +253,29 @@ def takes_all(sampling: Sampling, participation: float) -> bool:
     return known and participation == 1
 
 
+def wanted_clients(participation: float, clients: int) -> int:
+    """Return how many clients a round shall have, at least one."""
+    return max(1, math.floor(participation * clients + 1e-9))
+
+
 def choose_cohort(
-    sampling: Sampling, round: int, samples: Sequence[int], participation: float, seed: int
+    sampling: Sampling,
+    round: int,
+    samples: Sequence[int],
+    participation: float,
+    seed: int,
+    rounds: int,
 ) -> list[int]:
-    """Return the clients that train in a round, ascending.
+    """Return the clients that train in a round, ascending; there may be none.
 
     Args:
         sampling: chooses them.
         round: from 0.
         samples: how many training samples each client has that may train.
-        participation: the share of them that is wanted; at least one client trains.
+        participation: the share of them that is wanted.
         seed: the run's seed.
+        rounds: how many the run has.
     """
-    size = max(1, math.floor(participation * len(samples) + 1e-9))
     guard = Guard(
         sampling,
         torch.device("cpu"),
@@ -193,14 +284,16 @@ def choose_cohort(
         memory="A resumed run has lost it: choose by what is given alone",
         draw="Draw from the generator that is given",
     )
+    size = wanted_clients(participation, len(samples))
+    draws = generator(seed, "cohort", 0 if sampling.draws_once else round)
     # A copy: what a class changes in it must not last, because a resumed run would not have the change.
-    found = sampling.choose(round, list(samples), size, generator(seed, "cohort", round))
+    found = sampling.choose(round, list(samples), size, draws, rounds, participation)
     guard.check()
     chosen = sorted(map(operator.index, found))
-    if not chosen or len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples):
+    if chosen and (len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples)):
         raise BadCode(
             f"{type(sampling).__name__}.choose",
             f"returns {short_repr(found)} in round {round}",
-            f"it must return numbers of clients, 0 to {len(samples) - 1}, each once and at least one",
+            f"it must return numbers of clients, 0 to {len(samples) - 1}, each once",
         )
     return chosen

@@ -15,23 +15,54 @@ from rayfl import Inline, Ray, UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
+from rayfl.evaluation.finetune import Finetune
+from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.methods import METHODS
+from rayfl.methods.feddbe import FedDBE
 from rayfl.randomness import generator
-from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, choose_cohort
+from rayfl.report.page import PAGE
+from rayfl.report.summary import sentences
+from rayfl.sampling import Bernoulli, BySize, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
 from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
 
 
-def drawn(sampling: Sampling, samples: Sequence[int], size: int, rounds: int = 4000) -> Counter[Any]:
+def drawn(sampling: Sampling, samples: Sequence[int], size: float, rounds: int = 4000) -> Counter[Any]:
     """Count the cohorts of some rounds."""
     share = size / len(samples)
-    return Counter(tuple(choose_cohort(sampling, r, samples, share, seed=1)) for r in range(rounds))
+    return Counter(
+        tuple(choose_cohort(sampling, r, samples, share, seed=1, rounds=rounds)) for r in range(rounds)
+    )
 
 
 def test_uniform_is_a_random_order_cut_off() -> None:
     for round in range(5):
         order = torch.randperm(10, generator=generator(3, "cohort", round)).tolist()
-        assert choose_cohort(Uniform(), round, [1] * 10, 0.4, seed=3) == sorted(order[:4])
+        assert choose_cohort(Uniform(), round, [1] * 10, 0.4, seed=3, rounds=5) == sorted(order[:4])
+
+
+def test_once_drawn_for_all_rounds() -> None:
+    order = torch.randperm(10, generator=generator(3, "cohort", 0)).tolist()
+    found = [choose_cohort(Uniform(once=True), r, [1] * 10, 0.4, seed=3, rounds=5) for r in range(5)]
+    assert found == [sorted(order[:4])] * 5
+
+
+def test_bernoulli_draws_each_client_alone() -> None:
+    """Of two with probability 0.3 nobody comes in 0.49 of the rounds, either in 0.21 and both in 0.09."""
+    found = drawn(Bernoulli(), [5, 1], 0.6)
+    for chosen, p in {(): 0.49, (0,): 0.21, (1,): 0.21, (0, 1): 0.09}.items():
+        assert found[chosen] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
+
+
+def test_bernoulli_by_hand() -> None:
+    """Of seven, 0.45 would be 3.15: the probability is not rounded as sizes are."""
+    for last, rounds in (("drawn", 4), ("all", 5), ("all", 4)):
+        chance = torch.rand(7, generator=generator(3, "cohort", 3), dtype=torch.float64).tolist()
+        expected = [i for i in range(7) if chance[i] < 0.45 or (last, rounds) == ("all", 4)]
+        sampling = Bernoulli(last=last)  # type: ignore[arg-type]
+        assert choose_cohort(sampling, 3, [1] * 7, 0.45, seed=3, rounds=rounds) == expected
+        assert sampling.uses_rounds == (last == "all")
 
 
 def test_by_size_draws_in_proportion() -> None:
@@ -60,7 +91,7 @@ def test_by_size_leaves_clients_without_samples_out() -> None:
 
 
 def test_cyclic_takes_turns() -> None:
-    found = [choose_cohort(Cyclic(), r, [1] * 5, 0.4, seed=0) for r in range(5)]
+    found = [choose_cohort(Cyclic(), r, [1] * 5, 0.4, seed=0, rounds=5) for r in range(5)]
     assert found == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
 
 
@@ -79,9 +110,9 @@ def entry(client: int, first: int, end: int | None = None) -> dict[str, int]:
 
 def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
     sampling = trace(tmp_path, entry(0, 0, 2), entry(1, 1), entry(3, 2, 3), entry(0, 3, 4))
-    found = [choose_cohort(sampling, r, [1] * 4, 1.0, seed=0) for r in range(5)]
+    found = [choose_cohort(sampling, r, [1] * 4, 1.0, seed=0, rounds=5) for r in range(5)]
     assert found == [[0], [0, 1], [1, 3], [0, 1], [1]]
-    some = Counter(tuple(choose_cohort(sampling, 1, [1] * 4, 0.25, seed=s)) for s in range(400))
+    some = Counter(tuple(choose_cohort(sampling, 1, [1] * 4, 0.25, seed=s, rounds=5)) for s in range(400))
     assert some.keys() == {(0,), (1,)}
     assert abs(some[(0,)] - 200) < 40
 
@@ -142,7 +173,7 @@ def test_the_next_run_reads_its_trace_anew(tmp_path: Path) -> None:
 
 
 class Evens(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         return [i for i in range(len(samples)) if i % 2 == 0]
 
 
@@ -153,7 +184,7 @@ def test_a_class_of_ones_own(tmp_path: Path) -> None:
     assert type(made.sampling) is Evens
 
 
-@pytest.mark.parametrize("what", [[], [0, 12], [-1], [3, 3]])
+@pytest.mark.parametrize("what", [[0, 12], [-1], [3, 3]])
 def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Evens, "choose", lambda *_: what)
     with refused(BadCode, "Evens.choose") as caught:
@@ -163,7 +194,7 @@ def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, monkeypatch:
 
 
 class Spends(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         chosen = []
         for _ in range(size):
             chosen.append(samples.index(max(samples)))
@@ -173,24 +204,27 @@ class Spends(Sampling):
 
 def test_what_a_class_makes_of_the_samples_does_not_last() -> None:
     samples = [4, 2, 3, 1]
-    assert [choose_cohort(Spends(), round, samples, 0.5, seed=0) for round in range(2)] == [[0, 2], [0, 2]]
+    assert [choose_cohort(Spends(), round, samples, 0.5, seed=0, rounds=2) for round in range(2)] == [
+        [0, 2],
+        [0, 2],
+    ]
     assert samples == [4, 2, 3, 1]
 
 
 class Draws(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         return torch.randperm(len(samples))[:size].tolist()
 
 
 class DrawsByPython(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         return random.sample(range(len(samples)), size)
 
 
 class Remembers(Sampling):
     last: ClassVar[list[int]] = [0]
 
-    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         self.last.append(self.last[-1] + 1)
         return [self.last[-1]]
 
@@ -207,12 +241,73 @@ def test_a_class_neither_remembers_nor_draws_elsewhere(tmp_path: Path, sampling:
 # ---- runs
 
 
-@pytest.mark.parametrize("sampling", [BySize(), BySize(replacement=True), Cyclic()])
-def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Sampling) -> None:
-    small(tmp_path / "whole", sampling=sampling, rounds=3).run()
-    small(tmp_path / "half", sampling=sampling, rounds=1).run()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampling": BySize()},
+        {"sampling": BySize(replacement=True)},
+        {"sampling": Cyclic()},
+        {"sampling": Uniform(once=True)},
+        {"sampling": Bernoulli(), "participation": 0.1, "seed": 2},  # 2 clients, none, 1
+    ],
+)
+def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, settings: dict[str, Any]) -> None:
+    small(tmp_path / "whole", **settings, rounds=3).run()
+    small(tmp_path / "half", **settings, rounds=2).run()
     resumed(tmp_path / "half", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+
+
+ALONE = {"sampling": Bernoulli(), "participation": 0.1, "seed": 3}
+"""Twelve clients of whom 2, 0, 0 and 1 take part in the rounds."""
+
+
+def test_a_round_without_clients_passes(tmp_path: Path) -> None:
+    """The server's model stays, so all scores do; the end and the page say how many such rounds there are."""
+    result = small(tmp_path / "run", **ALONE, eval_points="both", loggers=["tensorboard"]).run()
+    assert list(result.rounds["cohort"]) == [2, 0, 0, 1]
+    first, second, third, _ = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    for record in (second, third):
+        assert record["cohort"] == record["steps"] == record["loss"] == []
+        assert record["up"] == record["down"] == {}
+        assert record["evaluation"] == first["evaluation"]
+        assert record["untrained"] == first["untrained"]
+    assert result.summary["empty"] == 2
+    sentence = "Rounds without clients, in which nothing changed: 2."
+    assert sentence in sentences(result.summary)
+    assert sentence in (tmp_path / "run" / PAGE).read_text()
+
+
+class Absent(Sampling):
+    """All clients, but nobody in the first round."""
+
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
+        return range(len(samples)) if round else []
+
+
+@pytest.mark.parametrize("name", ["DCPFL", "FedDBE", "FedPer", "SCAFFOLD"])
+def test_rounds_begin_with_the_first_one_that_has_clients(tmp_path: Path, name: str) -> None:
+    """DC-PFL's protocol counts trained clients alone; FedDBE's clients upload before the first round."""
+    protocol = PROTOCOLS["DCPFL" if name == "DCPFL" else "Default"]()
+    made = {"method": METHODS.get(name, FedDBE)(), "protocol": protocol}
+    result = small(tmp_path, sampling=Absent(), rounds=2, finetune=Finetune(epochs=1), **made).run()
+    assert list(result.rounds["cohort"]) == [0, 12]
+    assert result.summary["headline"]["accuracy"] is not None
+
+
+def test_a_last_round_of_all_comes_once(tmp_path: Path) -> None:
+    settings = {**ALONE, "sampling": Bernoulli(last="all")}
+    result = small(tmp_path / "run", **settings, rounds=3).run()
+    assert list(result.rounds["cohort"]) == [2, 0, 12]
+    with refused(Conflict, "rounds"):
+        resumed(tmp_path / "run", {"rounds": 4}).run()
+
+
+def test_clients_drawn_once_alone_upload_before_the_first_round(tmp_path: Path) -> None:
+    small(tmp_path, method=FedDBE(), sampling=Uniform(once=True), rounds=2).run()
+    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert len(first["cohort"]) == 6
+    assert first["before_round"]["clients"] == first["cohort"] == second["cohort"]
 
 
 NAMED: list[int] = []
@@ -222,9 +317,7 @@ NAMED: list[int] = []
 class Named(Sampling):
     """The clients that were named, else the last ones."""
 
-    def choose(
-        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
-    ) -> Sequence[int]:
+    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
         return NAMED or range(len(samples) - size, len(samples))
 
 
@@ -264,9 +357,10 @@ def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
+@pytest.mark.parametrize("settings", [{"sampling": BySize()}, ALONE], ids=["by size", "alone"])
+def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None, settings: dict[str, Any]) -> None:
     for k, engine in enumerate((Inline(), Ray(actors=2))):
-        small(tmp_path / str(k), sampling=BySize(), engine=engine).run()
+        small(tmp_path / str(k), **settings, engine=engine).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
 
 

@@ -419,7 +419,8 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         ``protocol``, ``rounds``, ``completed`` (rounds), ``early`` (whether the protocol's patience has
         ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
-        ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
+        ``empty`` (rounds without clients, if there were any), ``k``, ``views`` (see :func:`summarise_view`)
+        and ``headline``.
     """
     early = ended_early(history, protocol) if early is None else early
     end = history.rounds[-1]["round"] + 1 if early else rounds
@@ -433,6 +434,7 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         "loss": history.rounds[-1]["loss"] if history.rounds else None,
         **{name: sum(entry[name] for entry in history.rounds) for name in ("up", "down", "dropped")},
         "not_finite": history.not_finite,
+        **({"empty": empty} if (empty := sum(not entry["cohort"] for entry in history.rounds)) else {}),
         "k": protocol.k,
         "length": protocol.length,
         "views": views,

@@ -155,6 +155,8 @@ def _notes(result: RunRecords) -> list[str]:
         )
     if summary["dropped"]:
         notes.append(f"Dropped updates: {summary['dropped']}.")
+    if empty := summary.get("empty"):
+        notes.append(f"Rounds without clients, in which nothing changed: {empty}.")
     return notes
 
 

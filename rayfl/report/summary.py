@@ -111,6 +111,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"Dropped updates: {summary['dropped']}; metrics.jsonl names their clients.")
     if summary["not_finite"]:
         lines.append(f"Values that were NaN or infinite: {summary['not_finite']}; metrics.jsonl names them.")
+    if empty := summary.get("empty"):
+        lines.append(f"Rounds without clients, in which nothing changed: {empty}.")
     if summary["completed"] < summary["rounds"]:
         why = "Ended early, by the protocol's patience" if summary["early"] else "Incomplete"
         lines.append(f"{why}: {summary['completed']} of {summary['rounds']} rounds.")

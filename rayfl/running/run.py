@@ -52,7 +52,7 @@ from rayfl.running.recovery import (
 )
 from rayfl.running.result import Result, finish_records
 from rayfl.running.settings import RunSettings
-from rayfl.sampling import takes_all
+from rayfl.sampling import Bernoulli, takes_all
 from rayfl.settings.description import display_name, dump_config, flatten_config, public_path
 from rayfl.system.files import explain_write_errors, lock_folder
 from rayfl.system.log import RunLog, log, warnings_shown
@@ -129,9 +129,9 @@ class FederationRun:
             if not (self.resumes and flatten_config(read_config(path)).get("engine.execution") == "stacked"):
                 settings = _loop_where_stacks_differ(settings, given, data)
             cohort = partial(settings.cohort, samples=data.sizes)
-            first = cohort(0)
-            settings = replace(settings, engine=settings.engine.with_stack(len(first), len(data)))
-            plan, groups = settings.plan(), len(settings.engine.groups(first))
+            size = settings.cohort_size(data.sizes)
+            settings = replace(settings, engine=settings.engine.with_stack(size, len(data)))
+            plan, groups = settings.plan(), len(settings.engine.groups(range(size)))
             code = settings.own_code()
             result_settings = settings.result_settings(data) | {"code": code}
             manifest = None
@@ -217,12 +217,12 @@ def _new_folder(settings: RunSettings) -> Iterator[Path]:
 
 
 def _report_start(settings: RunSettings, path: Path, start: int, data: FederatedData) -> None:
-    sampled = len(settings.cohort(0, data.sizes))
     facts = {
         "method": display_name(public_path(type(settings.method))),
         "data": f"{type(settings.data).__name__}, {type(settings.data.partition).__name__}",
         "net": ", ".join(map(str, settings.plan().nets)),
-        "clients": f"{settings.clients}, {sampled} in a round"
+        "clients": f"{settings.clients}, {settings.cohort_size(data.sizes)} in a round"
+        + (" on average" if isinstance(settings.sampling, Bernoulli) else "")
         + (f", {data.unseen} unseen ({settings.unseen})" if data.unseen else ""),
         "rounds": str(settings.rounds) + (f", from {start + 1} on" if start else ""),
         "engine": settings.engine.describe(),
@@ -430,10 +430,12 @@ class Rounds(Run):
         method, data = self.settings.method, self.session.data
         if not has_exchange(method, round):
             return None
-        ids = self.cohort(round)
-        if method.facts.before == "once":
+        sampling, ids = self.settings.sampling, self.cohort(round)
+        if method.facts.before == "once" and not sampling.draws_once:
             trained = np.flatnonzero(data.sizes[: data.seen]).tolist()
-            ids = sorted({*trained} - {*self.settings.sampling.unlisted(data.seen)})
+            ids = sorted({*trained} - {*sampling.unlisted(data.seen)})
+        if not ids:
+            return None
         return self.session.exchange(round, self.settings.engine.groups(ids), self.settings.on_bad_update)
 
     def _round_record(

@@ -24,7 +24,7 @@ from rayfl.record.checks import Cell
 from rayfl.record.folder import check_is, read_config
 from rayfl.record.history import CONFIG
 from rayfl.running import checks
-from rayfl.sampling import Sampling, Uniform, choose_cohort
+from rayfl.sampling import Bernoulli, Sampling, Uniform, choose_cohort, wanted_clients
 from rayfl.settings.arguments import arguments_of, changed_arguments
 from rayfl.settings.base import Settings, above, at_least, at_most
 from rayfl.settings.description import config_of, differing_keys, dump_config, flatten_config, result_settings
@@ -68,7 +68,7 @@ class RunSettings(Settings, place=""):
     participation: Annotated[float, above(0), at_most(1)] = 1.0
     """Share of the clients sampled in a round."""
     sampling: Sampling = DEFAULT_SAMPLING
-    """Who is sampled: ``Uniform``, ``BySize``, ``Cyclic``, ``Trace`` or a class of one's own."""
+    """Who is sampled: ``Uniform``, ``Bernoulli``, ``BySize``, ``Cyclic``, ``Trace`` or an own class."""
     rounds: Annotated[int, at_least(1)] = 20
     """Number of rounds."""
     training: Training = DEFAULT_TRAINING
@@ -149,7 +149,7 @@ class RunSettings(Settings, place=""):
         return data if self.unseen is None else data.hold_out(self.unseen)
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
-        """Return the clients sampled in a round, ascending, at least one.
+        """Return the clients sampled in a round, ascending; there may be none.
 
         Args:
             round: from 0.
@@ -158,7 +158,17 @@ class RunSettings(Settings, place=""):
         """
         if samples is None:
             samples = [1] * (self.clients or len(self.federated_data()))
-        return choose_cohort(self.sampling, round, samples, self.participation, self.seed)
+        return choose_cohort(self.sampling, round, samples, self.participation, self.seed, self.rounds)
+
+    def cohort_size(self, samples: Sequence[int]) -> int:
+        """Return how many clients a round has: as many as the first, or on average where each is drawn alone.
+
+        Args:
+            samples: how many training samples each client has that may train.
+        """
+        if isinstance(self.sampling, Bernoulli):
+            return wanted_clients(self.participation, len(samples))
+        return max(1, len(self.cohort(0, samples)))
 
     def result_settings(self, data: FederatedData | None = None) -> dict[str, Any]:
         """Return the settings that decide the run's numbers, by name; checkpoints hold them.
@@ -167,7 +177,7 @@ class RunSettings(Settings, place=""):
             data: what ``federated_data`` returns; if not given, without a digest of the data.
         """
         settings = result_settings(config_of(self))
-        if self.plan().depends_on_total_rounds:
+        if self.plan().depends_on_total_rounds or self.sampling.uses_rounds:
             settings["rounds"] = self.rounds
         if not self.finetune.epochs:  # then its options change nothing
             settings = {name: value for name, value in settings.items() if not name.startswith("finetune.")}
