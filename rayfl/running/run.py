@@ -53,12 +53,12 @@ from rayfl.running.recovery import (
 from rayfl.running.result import Result, finish_records
 from rayfl.running.settings import RunSettings
 from rayfl.sampling import Bernoulli, takes_all
-from rayfl.settings.description import display_name, dump_config, flatten_config, public_path
+from rayfl.settings.description import config_of, display_name, dump_config, flatten_config, public_path
 from rayfl.system.files import explain_write_errors, lock_folder
 from rayfl.system.log import RunLog, log, warnings_shown
 from rayfl.system.own_code import code_digests
 from rayfl.system.signals import asked_to_stop
-from rayfl.system.text import counted, one_line, print_note, warn
+from rayfl.system.text import counted, one_line, print_note, short_repr, warn
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,7 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
         + (f", {data.unseen} unseen ({settings.unseen})" if data.unseen else ""),
         "rounds": str(settings.rounds) + (f", from {start + 1} on" if start else ""),
         "engine": settings.engine.describe(),
+        **({"local work": text} if (text := _local_work(settings)) else {}),
         **({"fine-tuning": _cost_of_finetuning(settings, start, data)} if settings.finetune.epochs else {}),
         "protocol": str(settings.protocol),
         "run folder": str(path),
@@ -237,6 +238,23 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
     if not settings.quiet:
         print_start(facts)
         print_note(data.table())
+
+
+def _local_work(settings: RunSettings) -> str:
+    """Return how the work of clients differs, and which fits keep their epochs; empty where it does not."""
+    training = settings.training
+    unit = "training.epochs" if training.steps is None else "training.steps"
+    if training.work_range is not None:
+        low, high = training.work_range
+        text = f"{low:g} to {high:g} times {unit}, drawn for each client and round"
+    elif training.work is not None:
+        text = f"{unit} times {short_repr(list(training.work))}, client by client"
+    else:
+        return ""
+    options = flatten_config(config_of(settings)).items()
+    set_apart = [name for name, value in options if value and name.endswith("_epochs")]
+    set_apart += ["finetune.epochs"] if settings.finetune.epochs else []
+    return text + (f"; unchanged: {', '.join(set_apart)}" if set_apart else "")
 
 
 def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:

@@ -272,10 +272,12 @@ class Client:
             indices = indices[torch.randperm(len(indices), generator=draw)[:count].sort().values]
         passes = self._passes(stream, batch_size, indices)
         if settings.steps is not None and epochs is None:
-            length = settings.steps
+            length = settings.work_of(self._id, self._round, self._seed, settings.steps)
             batches = list(islice(chain.from_iterable(passes), length * len(losses)))
         else:
-            count = (settings.epochs if epochs is None else epochs) * len(losses)
+            if epochs is None:
+                epochs = settings.work_of(self._id, self._round, self._seed, settings.epochs)
+            count = epochs * len(losses)
             batches = list(chain.from_iterable(islice(passes, count)))
             length = len(batches) // max(1, count)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)

@@ -1,10 +1,12 @@
 """How clients train: the settings that every method shares."""
 
+import math
 from typing import Annotated, Literal
 
 import torch
 
 from rayfl.errors import BadValue, Conflict
+from rayfl.randomness import generator
 from rayfl.settings import above, at_least, below
 from rayfl.settings.base import Value
 from rayfl.training.losses import CrossEntropy, Loss
@@ -26,6 +28,13 @@ class Training(Value, place="training"):
     Batches come pass after pass, and the last pass may be incomplete. Fits for which the method itself says
     how many epochs they have, such as those of FedRep's classifier, keep them.
     """
+    work: tuple[float, ...] | None = None
+    """Factors on ``epochs`` or ``steps``, for clients with unequal work: client k has entry k modulo the
+    length. What comes out is rounded, to at least 1. Fits for which the method itself says how many epochs
+    they have keep them.
+    """
+    work_range: tuple[float, float] | None = None
+    """Lowest and highest factor, in place of ``work``: each client draws one in each round, evenly."""
     batch_size: Annotated[int, at_least(1)] = 64
     """Samples per step."""
     lr: Annotated[float, above(0)] = 0.1
@@ -72,6 +81,12 @@ class Training(Value, place="training"):
             )
         if self.steps is not None and self.epochs != 1:
             raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}", "give one")
+        if self.work is not None and self.work_range is not None:
+            raise Conflict("training.work", "is given, and training.work_range, too", "give one")
+        if self.work is not None and min(self.work, default=-1.0) < 0:
+            raise BadValue("training.work", "must be one or more numbers of at least 0, such as [0.5, 1]")
+        if self.work_range is not None and not 0 <= self.work_range[0] <= self.work_range[1]:
+            raise BadValue("training.work_range", "must be two numbers of at least 0, the lower one first")
         if self.momentum and not self.optimiser.takes_momentum:
             raise Conflict(
                 "training.momentum",
@@ -84,6 +99,25 @@ class Training(Value, place="training"):
     def dtype(self) -> torch.dtype:
         """The torch dtype of weights and inputs."""
         return torch.float64 if self.precision == "float64" else torch.float32
+
+    def work_of(self, client: int, round: int, seed: int, count: int) -> int:
+        """Return how many of so many epochs or steps a client has in a round, at least one.
+
+        Args:
+            client: its number.
+            round: from 0.
+            seed: the run's seed.
+            count: ``epochs`` or ``steps``.
+        """
+        if self.work_range is not None:
+            low, high = self.work_range
+            drawn = torch.rand((), generator=generator(seed, "work", client, round), dtype=torch.float64)
+            factor = low + (high - low) * drawn.item()
+        elif self.work is not None:
+            factor = self.work[client % len(self.work)]
+        else:
+            return count
+        return max(1, math.floor(factor * count + 0.5))
 
     def lr_at(self, round: int, rounds: int) -> float:
         """Return the learning rate of a round, counted from 0, of so many."""

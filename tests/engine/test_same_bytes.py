@@ -1,6 +1,7 @@
 """A federation gives the same bytes inline and on any number of actors, wherever its clients are placed."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,27 @@ def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
     method = METHODS["FedCO2"]()
     engines = Inline(), Ray(actors=1), Ray(actors=3)
     same(tmp_path, *engines, method=method, participation=participation, net=CNNB(), rounds=3)
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_unequal_work(tmp_path: Path, execution: Any) -> None:
+    """The start's line names what keeps its epochs."""
+    training = Training(lr=0.05, batch_size=20, epochs=3, work_range=(0, 1))
+    engines = (
+        Inline(execution=execution, stack=3),
+        *(Ray(actors=n, execution=execution, stack=3) for n in (1, 2)),
+    )
+    folder, *_ = same(
+        tmp_path, *engines, method=METHODS["FedRep"](head_epochs=1), training=training, rounds=2
+    )
+    said = "local work: 0 to 1 times training.epochs, drawn for each client and round; unchanged: method.head"
+    assert said in (folder / "run.log").read_text()
+    for round, line in enumerate((folder / "metrics.jsonl").read_text().splitlines()):
+        record = json.loads(line)
+        epochs = [1 + training.work_of(client, round, 0, 3) for client in record["cohort"]]
+        batches = [math.ceil(n / 20) for n in record["samples"]]
+        assert record["steps"] == [n * k for n, k in zip(epochs, batches, strict=True)]
+        assert len({*epochs}) > 1
 
 
 def test_stacked(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.methods import METHODS, Facts, FedAvg
 from rayfl.nets import CNNB
+from rayfl.randomness import generator
 from rayfl.training import Batch, Client, Params, State, Training
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
@@ -98,12 +99,47 @@ def test_steps_and_epochs_exclude_each_other() -> None:
         Training(steps=5, epochs=3)
 
 
+def test_listed_work() -> None:
+    """Half of three epochs are rounded to 2, 1.5 times three to 5, and 0.1 times three to the least, 1."""
+    net = smooth_net()
+    clients = make_clients(net, [12, 7, 9, 5], batch_size=5, epochs=3, work=[0.5, 1.5, 0.1])
+    for client, epochs in zip(clients, (2, 5, 1, 2), strict=True):
+        request = client.fit(client.initial, client.loss, stream=0)
+        plain = client.fit(client.initial, client.loss, stream=0, epochs=epochs)
+        assert request.epoch_length == plain.epoch_length
+        assert torch.equal(torch.cat(request.batches), torch.cat(plain.batches))
+    for client, steps in zip(make_clients(net, [12, 7], steps=5, work=[0.5, 0.0]), (3, 1), strict=True):
+        assert len(client.fit(client.initial, (client.loss, client.loss)).batches) == 2 * steps
+
+
+def test_drawn_work() -> None:
+    """Each client draws a factor from [0.2, 1.2) in each round, for all of its fits."""
+    for id, round in ((0, 0), (4, 0), (4, 1)):
+        drawn = torch.rand((), generator=generator(5, "work", id, round), dtype=torch.float64).item()
+        client = make_client(smooth_net(), id=id, round=round, steps=40, work_range=(0.2, 1.2))
+        expected = int(40 * (0.2 + drawn) + 0.5)
+        assert [len(client.fit(client.initial, client.loss).batches) for _ in range(2)] == [expected] * 2
+    found = [Training(steps=40, work_range=(0.2, 1.2)).work_of(i, 0, 5, 40) for i in range(200)]
+    assert (min(found), max(found)) == (8, 48)
+
+
+@pytest.mark.parametrize(("name", "value"), [("work", []), ("work", [-0.1]), ("work_range", (1, 0))])
+def test_work_is_numbers_of_at_least_0(name: str, value: Any) -> None:
+    with refused(BadValue, f"training.{name}"):
+        Training(**{name: value})
+    with refused(Conflict, "training.work"):
+        Training(work=(1,), work_range=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "work", [{"steps": 5}, {"steps": 5, "work": [0.4, 2, 1]}, {"epochs": 2, "work": [0.5, 2]}]
+)
 @pytest.mark.parametrize("name", ["FedAvg", "FedRep", "SCAFFOLD", "FediOS", "FedRoD", "FedCO2"])
-def test_stacks_take_the_steps_of_the_loop(name: str) -> None:
+def test_stacks_take_the_steps_of_the_loop(name: str, work: dict[str, Any]) -> None:
     """Of clients with 12, 22 and 16 samples; FedRep's classifier keeps its epochs."""
     found = []
     for execution in ("loop", "stacked"):
-        training = Training(batch_size=8, steps=5, lr=0.1, momentum=0.5, precision="float64")
+        training = Training(batch_size=8, **work, lr=0.1, momentum=0.5, precision="float64")
         plan = Plan(
             METHODS[name](), net_of(name, CNNB()), training, 3, Inline(execution=execution, device="cpu")
         )
@@ -114,6 +150,13 @@ def test_stacks_take_the_steps_of_the_loop(name: str) -> None:
         found.append(run)
     assert_same(found[0].values(), found[1].values(), 1e-9)
     steps = [result.steps for result in found[0].results]
+    if "work" in work:
+        batches = [2, 3, 2]
+        own = [2, 10, 5] if "steps" in work else [1 * 2, 4 * 3, 1 * 2]
+        if name == "FedRep":
+            own = [10 * n + k for n, k in zip(batches, own, strict=True)]
+        assert name in ("FediOS", "FedCO2") or steps == [own, own[1:]]
+        return
     if name in ("FedAvg", "FedRoD", "SCAFFOLD"):
         assert steps == [[5, 5, 5], [5, 5]]
     elif name == "FedRep":
