@@ -13,6 +13,7 @@ import torch
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
+from rayfl.data import Dirichlet, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.evaluation.finetune import Finetune
@@ -249,6 +250,7 @@ def test_a_class_neither_remembers_nor_draws_elsewhere(tmp_path: Path, sampling:
         {"sampling": Cyclic()},
         {"sampling": Uniform(once=True)},
         {"sampling": Bernoulli(), "participation": 0.1, "seed": 2},  # 2 clients, none, 1
+        {"data": Synthetic(train=120, test=60, partition=Dirichlet(alpha=0.1, min_samples=0)), "clients": 40},
     ],
 )
 def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, settings: dict[str, Any]) -> None:

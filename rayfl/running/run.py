@@ -128,7 +128,7 @@ class FederationRun:
                 warn(warning)
             if not (self.resumes and flatten_config(read_config(path)).get("engine.execution") == "stacked"):
                 settings = _loop_where_stacks_differ(settings, given, data)
-            cohort = partial(settings.cohort, samples=data.sizes)
+            cohort = partial(settings.recorded_cohort, samples=data.sizes)
             size = settings.cohort_size(data.sizes)
             settings = replace(settings, engine=settings.engine.with_stack(size, len(data)))
             plan, groups = settings.plan(), len(settings.engine.groups(range(size)))
@@ -291,6 +291,7 @@ class Rounds(Run):
         result_settings: the settings that decide the numbers; checkpoints hold them.
         asked: set when a signal has asked the run to stop.
         cohort: round -> its clients.
+        recorded_cohort: round -> those of them that records name.
         callbacks: callbacks of every round.
     """
 
@@ -309,6 +310,7 @@ class Rounds(Run):
         self._evaluated: Mapping[str, Any] | None = None  # the last evaluation, once it is known
         self.rounds, self.protocol = settings.rounds, settings.protocol
         self.cohort = partial(settings.cohort, samples=session.data.sizes)
+        self.recorded_cohort = partial(settings.recorded_cohort, samples=session.data.sizes)
         self.callbacks: list[Callback] = [*([] if settings.quiet else [Progress()])]
         self.callbacks += [] if settings.log_level == "warning" else [LogRounds()]
         self.callbacks += [LOGGERS[name]() for name in settings.loggers]
@@ -352,7 +354,7 @@ class Rounds(Run):
                 if isinstance(lost, ClusterLost) and not self.asked.is_set():
                     problem = f"{lost}. The run stops with its last checkpoint intact"
                     raise Shortage("", problem, f"go on with --resume {self.path}") from error
-                manifest = newest_checkpoint(self.path, self.result_settings, self.cohort)
+                manifest = newest_checkpoint(self.path, self.result_settings, self.recorded_cohort)
                 start = manifest.round if manifest else 0
                 self.folder.truncate(start)
                 self.folder.append_engine({"lost": str(lost), "back_to": start})
@@ -360,7 +362,7 @@ class Rounds(Run):
                 if self.asked.is_set():
                     return start
                 manifest = restore_session(
-                    self.session, self.path, manifest, self.result_settings, self.cohort
+                    self.session, self.path, manifest, self.result_settings, self.recorded_cohort
                 )
 
     def _run_rounds(self, manifest: Manifest | None) -> int | None:

@@ -160,6 +160,10 @@ class RunSettings(Settings, place=""):
             samples = [1] * (self.clients or len(self.federated_data()))
         return choose_cohort(self.sampling, round, samples, self.participation, self.seed, self.rounds)
 
+    def recorded_cohort(self, round: int, samples: Sequence[int]) -> list[int]:
+        """Return those of a round's clients that have training samples: records have these alone."""
+        return [i for i in self.cohort(round, samples) if samples[i]]
+
     def cohort_size(self, samples: Sequence[int]) -> int:
         """Return how many clients a round has: as many as the first, or on average where each is drawn alone.
 
