@@ -36,7 +36,7 @@ class Models:
     """The models of all clients after a round, as :func:`rayfl.load_models` and callbacks give them.
 
     They are the models that an evaluation after this round's aggregation scores: from what the server would
-    send a client now, and the client's own state.
+    send a client now, and the client's own state. Those of clients that never train are scored at ``unseen``.
 
     Attributes:
         data: the data set and each client's part of it.
@@ -69,8 +69,8 @@ class Models:
         self._ended_round = max(0, round - 1)  # the round that has ended, from 0
 
     def __len__(self) -> int:
-        """Return the number of clients that may train: those of an unseen domain have no models."""
-        return self.data.seen
+        """Return the number of clients; those that never train have the models of a new client."""
+        return len(self.data)
 
     def __getitem__(self, client: int) -> ClientModels:
         """Return the models of one client."""
@@ -109,12 +109,13 @@ class Models:
         self._check_client(client)
         seen = self._worker.client(client, self._ended_round)
         down = self._server.build_download([client]).for_client(client)
-        untrained, by, given = client not in self.trained, self._worker.plan.counts_by, {}
+        new = client >= self.data.seen  # and is scored at the point ``unseen``
+        untrained, by, given = client not in self.trained, None if new else self._worker.plan.counts_by, {}
         if untrained and by is None:
             found = self._worker.state_for_new_clients(range(len(self)))
             given = self._worker.for_new_clients(found).everyone
         state = self._worker.state(client, seen, given)
-        if self._has_data and self._worker.method.overrides("personalise"):
+        if self._has_data and not new and self._worker.method.overrides("personalise"):
             state = self._personalised_state(client, state, down)
         scores = dict(answer_at_once(self._worker.method.scores(seen, state, down, x)))
         return replaced(scores, by) if untrained else scores

@@ -112,15 +112,17 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
         load_models(tmp_path / "whole", round=3)
 
 
-def test_clients_of_an_unseen_domain_have_no_models(tmp_path: Path) -> None:
+def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Path) -> None:
     settings = {"data": EmbeddedDigits(), "clients": 5, "participation": 1.0, "unseen": "photo"}
-    small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net=CNNB(), rounds=1, eval_every=0).run()
+    small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net=CNNB(), rounds=1).run()
     models = load_models(tmp_path / "run")
-    assert len(models) == 4
+    assert len(models) == 5
     names = [models.data.dataset.domain_names[s.domain] for s in models.data.clients]
     assert names == ["handwriting", "inverted", "printed", "lowres", "photo"]
-    with refused(Unknown, "client 4"):
-        models.batch(4)
+    (record,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    x, y = models.batch(4)
+    right = models.scores(4, x)["personal"].argmax(1) == y
+    assert int(right.sum()) == record["evaluation"]["unseen"]["personal"]["test"]["correct"][4]
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
