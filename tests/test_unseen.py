@@ -1,26 +1,34 @@
-"""Clients of an unseen domain: they never train, are scored as new clients, adapted and as a control."""
+"""Clients that never train, of an unseen domain or drawn: scored as new clients, adapted and as a control."""
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file as load_model
 
-from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
-from rayfl.data import DomainPerClient, FederatedData, Synthetic
+from rayfl import Federation, Inline, Ray, Training, UserError, evaluation, load_models, resumed
+from rayfl.commands.export import export
+from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
+from rayfl.errors import BadValue, Conflict
+from rayfl.evaluation.finetune import Finetune
 from rayfl.evaluation.metrics import summarise
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
+from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import CNNB, LeNet, build, dse_blocks
+from rayfl.randomness import numpy_generator
 from rayfl.running.result import Result
 from rayfl.training import Client, Net, State
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import Run, normed, points, ragged, start
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 DATA = Synthetic(
     train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
@@ -88,8 +96,6 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    from rayfl import resumed
-
     federation(tmp_path / "whole", rounds=4).run()
     federation(tmp_path / "split").run()
     resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
@@ -297,7 +303,7 @@ def test_only_named_layers_train() -> None:
         ({"clients": 1, "unseen": "domain0"}, "unseen is 'domain0': all clients have this domain"),
         ({"clients": 1}, "unseen is 'domain1': no client has this domain"),
         ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has samples of this domain together"),
-        ({"method": FedBN(), "net": LeNet()}, "FedBN adapts to a domain by the statistics of BatchNorm"),
+        ({"method": FedBN(), "net": LeNet()}, "net has no BatchNorm, by whose statistics FedBN adapts"),
         ({"clients": 60}, "has 1 test samples, and needs at least 2"),
     ],
 )
@@ -305,3 +311,114 @@ def test_impossible_settings_are_refused(tmp_path: Path, changes: dict[str, Any]
     with pytest.raises(UserError, match=message):
         federation(tmp_path / "run", **changes).run()
     assert not (tmp_path / "run").exists()
+
+
+# ---- new clients of any partition
+
+UNEVEN = Synthetic(train=600, test=160, shape=(3, 16, 16), partition=Dirichlet(alpha=0.5), val_fraction=0.2)
+
+
+def drawn_federation(output: Path, **changes: Any) -> Federation:
+    """Ten clients without domains of their own; three are new."""
+    settings: dict[str, Any] = {"data": UNEVEN, "clients": 10, "unseen": None, "unseen_clients": 0.3}
+    return federation(output, **(settings | changes))
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(0.3, 3), (0.29, 2), (0.01, 1), (1, 1), (4, 4)])
+def test_new_clients_are_drawn_and_come_last(tmp_path: Path, wanted: float, count: int) -> None:
+    before = UNEVEN.federate(10, 0)
+    data = drawn_federation(tmp_path, unseen_clients=wanted).federated_data()
+    order = numpy_generator(0, "unseen clients").permutation(10)
+    numbers = sorted(order[[len(before.clients[i].test) > 1 for i in order]][:count].tolist())
+    expected = [i for i in range(10) if i not in numbers] + numbers
+    assert (data.unseen, data.seen) == (count, 10 - count)
+    for client, i in zip(data.clients, expected, strict=True):
+        for split in ("train", "val", "test"):
+            assert np.array_equal(client.split(split), before.clients[i].split(split))
+    (remark,) = data.describe()["remarks"]
+    assert remark.endswith(
+        f"the last {count} of 10 clients never train; in the partition they are {str(numbers)[1:-1]}"
+    )
+
+
+def test_the_seed_of_the_data_draws_new_clients(tmp_path: Path) -> None:
+    fixed = replace(UNEVEN, seed=7)
+    one, other = (drawn_federation(tmp_path, data=fixed, seed=k).federated_data() for k in (0, 1))
+    assert one.digest() == other.digest()
+    assert one.digest() != drawn_federation(tmp_path, data=replace(UNEVEN, seed=8)).federated_data().digest()
+
+
+def test_who_has_too_few_test_samples_is_not_drawn() -> None:
+    data = points(*([((1, 0), 0), ((0, 1), 1)] for _ in range(4)))
+    few = [replace(c, test=c.test[: k % 2 + 1]) for k, c in enumerate(data.clients)]
+    held = FederatedData(data.dataset, few).hold_out_drawn(2, 0)
+    assert held.counts("test").tolist() == [1, 1, 2, 2]
+    with refused(Conflict, "unseen_clients"):
+        FederatedData(data.dataset, few).hold_out_drawn(3, 0)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedBN", "FedRep", "FDSE"])
+def test_new_clients_have_points_views_and_models(tmp_path: Path, name: str, capsys: Any) -> None:
+    """Fine-tuning trains on their own data; what models say is what has been scored."""
+    tuning = Finetune(epochs=1)
+    result = drawn_federation(tmp_path, name=name, rounds=1, finetune=tuning, quiet=False).run()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "10, 7 in a round, 3 unseen (drawn)" in shown
+    assert "1 epoch of 10 clients in each of 1 evaluation" in shown
+    assert "The numbers of clients are not those of the partition" in shown
+    assert "The numbers of clients are not those of the partition" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "partition.json").read_text())["unseen"] == 3
+    (record,) = records(tmp_path)
+    assert record["cohort"] == [*range(7)]
+    expected = {"after_aggregation", *(POINTS if CASES[name].adapts else POINTS[:1])}
+    assert set(record["evaluation"]) == expected
+    scored = record["evaluation"]["unseen"]
+    assert set(scored) == {*METHODS[name]().views, "finetuned"}
+    start = scored["global" if "global" in scored else "personal"]["test"]["loss"]
+    assert all(a != b for a, b in zip(scored["finetuned"]["test"]["loss"][7:], start[7:], strict=True))
+    models = load_models(tmp_path)
+    assert len(models) == 10
+    for client in range(7, 10):
+        assert not models[client].trained
+        x, y = models.batch(client)
+        for view, scores in models.scores(client, x).items():
+            assert int((scores.argmax(1) == y).sum()) == scored[view]["test"]["correct"][client]
+        exported = load_model(export(tmp_path, client, tmp_path / "models"))
+        plain = models.plain(client, "personal")
+        assert plain is not None
+        assert all(torch.equal(exported[key], value) for key, value in plain.state_dict().items())
+    assert "finetuned" not in models.views
+    assert result.summary["headline"]["clients"] == 7
+
+
+def test_new_clients_are_not_personalised(tmp_path: Path) -> None:
+    """Their labels are used by fine-tuning alone."""
+    drawn_federation(tmp_path, method=FedBABU(), rounds=1).run()
+    scored = records(tmp_path)[0]["evaluation"]["unseen"]
+    assert scored["personal"] == scored["global"]
+    models = load_models(tmp_path)
+    x, _ = models.batch(9)
+    scores = models.scores(9, x)
+    assert torch.equal(scores["personal"], scores["global"])
+
+
+@pytest.mark.usefixtures("kept_actors")
+def test_new_clients_have_the_same_bytes_on_actors_and_resumed(tmp_path: Path) -> None:
+    for k, engine in enumerate((Inline(), Ray(actors=2))):
+        drawn_federation(tmp_path / str(k), name="FedBN", engine=engine, finetune=Finetune(epochs=1)).run()
+    drawn_federation(tmp_path / "2", name="FedBN", rounds=1, finetune=Finetune(epochs=1)).run()
+    resumed(tmp_path / "2", {"rounds": 2}).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"unseen": "domain1"}, Conflict),
+        ({"unseen_clients": 2.5}, BadValue),
+        ({"unseen_clients": 10}, Conflict),
+    ],
+)
+def test_impossible_numbers_of_new_clients_are_refused(tmp_path: Path, changes: Any, kind: Any) -> None:
+    with refused(kind, "unseen_clients"):
+        drawn_federation(tmp_path / "run", **changes).federated_data()

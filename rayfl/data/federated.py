@@ -13,12 +13,15 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset
 from rayfl.errors import Conflict, Unknown
+from rayfl.randomness import numpy_generator
 from rayfl.settings.base import DisplayMixin
 from rayfl.system.files import write_file
 from rayfl.system.text import counted, one_line
 
 EACH = 10_000
 """Of more clients the record of a division is a summary."""
+LEAST_TEST = 2
+"""Test samples that a client needs which never trains: a method may adapt to them."""
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 _LINE = 400  # characters of a remark that are printed; records have all
 
@@ -89,6 +92,33 @@ class FederatedData(DisplayMixin):
             whose = "no client has" if not held else "all clients have"
             raise Conflict("unseen", f"is {domain!r}: {whose} this domain; use more clients or another")
         return replace(self, clients=Clients((*rest, *held)), unseen=len(held))
+
+    def hold_out_drawn(self, wanted: int, seed: int) -> "FederatedData":
+        """Return the data with drawn clients last, as unseen ones; the others keep their order.
+
+        A remark says which they were. Clients with fewer than two test samples are not drawn.
+
+        Args:
+            wanted: how many clients.
+            seed: decides which.
+        """
+        order = numpy_generator(seed, "unseen clients").permutation(len(self))
+        drawn = np.sort(order[self.counts("test")[order] >= LEAST_TEST][:wanted])
+        rest = np.setdiff1d(order, drawn)
+        if len(drawn) < wanted or not self.counts("train")[rest].any():
+            raise Conflict(
+                "unseen_clients",
+                f"asks for {wanted} of {len(self)} clients: each needs {LEAST_TEST} test samples, and one "
+                "with training samples must be left",
+                "ask for fewer",
+            )
+        clients = [self.clients[i] for i in (*rest, *drawn)]
+        remark = (
+            f"The numbers of clients are not those of the partition: the last {wanted} of {len(self)} "
+            f"clients never train; in the partition they are {', '.join(map(str, drawn))}"
+        )
+        dataset = replace(self.dataset, remarks=(*self.dataset.remarks, remark))
+        return replace(self, dataset=dataset, clients=Clients(clients), unseen=wanted)
 
     def label_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.data import FederatedData
+from rayfl.data.federated import LEAST_TEST
 from rayfl.engine.base import Plan
 from rayfl.engine.set_up import set_up, try_scores, try_steps
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
@@ -158,20 +159,19 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
 
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
     """Refuse clients that never train if they cannot be scored or adapted to."""
-    for i, client_data in enumerate(data.clients[data.seen :], data.seen):
-        # `hold_out` gives them a domain
-        domain = data.dataset.domain_names[client_data.domain or 0]
+    for i, samples in enumerate(data.counts("test")[data.seen :], data.seen):
         if method.overrides("adapt") and not nets[i % len(nets)].has_batch_norm:
             raise Conflict(
-                "unseen",
-                f"is {domain!r}: {type(method).__name__} adapts to a domain by the statistics of BatchNorm, "
-                "and the net has none: use a net with BatchNorm, such as CNNB",
+                "net",
+                f"has no BatchNorm, by whose statistics {type(method).__name__} adapts to clients that never "
+                "train",
+                "use a net with BatchNorm, such as CNNB",
             )
-        if len(client_data.test) < 2:
+        if samples < LEAST_TEST:
             raise BadData(
                 "unseen",
-                f"is {domain!r}: client {i} has {len(client_data.test)} test samples, and needs at least 2 "
-                "to be adapted to: use fewer clients",
+                f": client {i} has {samples} test samples, and needs at least {LEAST_TEST} to be adapted to: "
+                "use fewer clients",
             )
 
 
@@ -183,7 +183,8 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
     if protocol.point.startswith("unseen") and not data.unseen:
         raise Conflict(
             "protocol.point",
-            f"is {protocol.point}, and all clients train: name the domain of others, --unseen DOMAIN",
+            f"is {protocol.point}, and all clients train: choose others, by --unseen DOMAIN or "
+            "--unseen_clients SHARE",
         )
     tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
     if protocol.view not in {"personal", "global", *method.views, *tuned}:

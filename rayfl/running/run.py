@@ -223,7 +223,7 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
         "net": ", ".join(map(str, settings.plan().nets)),
         "clients": f"{settings.clients}, {settings.cohort_size(data.sizes)} in a round"
         + (" on average" if isinstance(settings.sampling, Bernoulli) else "")
-        + (f", {data.unseen} unseen ({settings.unseen})" if data.unseen else ""),
+        + (f", {data.unseen} unseen ({settings.unseen or 'drawn'})" if data.unseen else ""),
         "rounds": str(settings.rounds) + (f", from {start + 1} on" if start else ""),
         "engine": settings.engine.describe(),
         **({"local work": text} if (text := _local_work(settings)) else {}),
@@ -260,7 +260,8 @@ def _local_work(settings: RunSettings) -> str:
 def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:
     """Return how much is trained for the remaining evaluations."""
     evaluations = counted(sum(map(settings.evaluates, range(start, settings.rounds))), "evaluation")
-    clients = counted(settings.scored_count(int(np.count_nonzero(data.sizes))), "client")
+    scored = settings.scored_count(int(np.count_nonzero(data.sizes)))
+    clients = counted(scored + int(np.count_nonzero(data.counts("train")[data.seen :])), "client")
     return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
 
 

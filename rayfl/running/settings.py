@@ -65,6 +65,10 @@ class RunSettings(Settings, place=""):
     """A domain whose clients never train. They are scored as new clients, and again after adapting to their
     samples if the method can do that.
     """
+    unseen_clients: Annotated[float, above(0)] | None = None
+    """How many clients never train, of any partition: a share of them if below 1, else their number. The
+    data's seed draws them. They are scored as those of ``unseen`` are, and have the highest client numbers.
+    """
     participation: Annotated[float, above(0), at_most(1)] = 1.0
     """Share of the clients sampled in a round."""
     sampling: Sampling = DEFAULT_SAMPLING
@@ -133,6 +137,11 @@ class RunSettings(Settings, place=""):
                 f"it must be one of {', '.join(PROTOCOLS)}, with options as you like, because reports know "
                 "no others",
             )
+        if (drawn := self.unseen_clients) is not None:
+            if drawn > 1 and drawn % 1:
+                raise BadValue("unseen_clients", f"is {drawn:g}", "give a share below 1, or a whole number")
+            if self.unseen is not None:
+                raise Conflict("unseen_clients", "is given, and unseen, too", "choose one of them")
 
     def _repr_line_(self) -> dict[str, Any]:
         always = ("method", "data", "clients", "rounds", "engine")
@@ -146,7 +155,12 @@ class RunSettings(Settings, place=""):
             UserError: they are missing, or cannot be divided like this.
         """
         data = self.data.federate(self.clients, self.seed)
-        return data if self.unseen is None else data.hold_out(self.unseen)
+        if self.unseen is not None:
+            return data.hold_out(self.unseen)
+        if self.unseen_clients is None:
+            return data
+        seed = self.seed if self.data.seed is None else self.data.seed
+        return data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
         """Return the clients sampled in a round, ascending; there may be none.
@@ -262,7 +276,12 @@ class RunSettings(Settings, place=""):
         wanted = self.eval_clients
         if wanted is None:
             return clients
-        return max(1, math.floor((wanted * clients if wanted < 1 else wanted) + 1e-9))
+        return _share_or_number(wanted, clients)
+
+
+def _share_or_number(wanted: float, clients: int) -> int:
+    """Return how many clients are wanted, at least one: a share of them if below 1, else this number."""
+    return max(1, math.floor((wanted * clients if wanted < 1 else wanted) + 1e-9))
 
 
 S = TypeVar("S", bound=RunSettings)

@@ -114,7 +114,7 @@ def changes_experiment(name: str) -> bool:
 
 def changes_data(name: str) -> bool:
     """Return whether a setting changes the data or their division."""
-    return name.partition(".")[0] in ("data", "clients", "unseen")
+    return name.partition(".")[0] in ("data", "clients", "unseen", "unseen_clients")
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:

@@ -151,9 +151,12 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "cell": Cell(table="mine", row="FedAvg", column="N=3", changed=["rounds=7"]),
     }
     objects = {"method", "data", "training", "sampling", "engine", "output"}
+    settings["unseen_clients"] = None
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
-    found = again(Federation(**settings), tmp_path)
-    assert {name: getattr(found, name) for name in settings} == settings
+    for changes in ({}, {"unseen": None, "unseen_clients": 0.2}):
+        settings |= changes
+        found = again(Federation(**settings), tmp_path)
+        assert {name: getattr(found, name) for name in settings} == settings
     recorded = config_of(Federation(**settings))
     assert recorded.keys() == (settings.keys() | objects) - {"output"}
 

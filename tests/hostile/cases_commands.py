@@ -45,6 +45,9 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--loggers [tensorboard,tensorboard]": (BadValue, "loggers"),
     "--quiet": (Missing, "quiet"),
     "--unseen nowhere": (Unknown, "unseen"),
+    "--unseen_clients all": (BadValue, "unseen_clients"),
+    "--unseen_clients 99": (Conflict, "unseen_clients"),
+    "--unseen photo --unseen_clients 0.2": (Conflict, "unseen_clients"),
     "--cell 3": (BadValue, "cell"),
     "--row A": (Conflict, "row"),
     # training

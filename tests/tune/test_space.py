@@ -318,7 +318,7 @@ def test_labels_name_every_point_apart(tmp_path):
     assert [_short_key(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
 
 
-APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "protocol")
+APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "unseen_clients", "protocol")
 SAME = ("augment", "normalise", "image_size", "verify", "download", "cache")
 LEARNING = ("training.lr", "method", "method.mu", "net", "rounds", "engine")
 
