@@ -91,6 +91,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] = [
     (Federation, {"clients": 2**70}, BadValue, "clients"),
     (Federation, {"unseen": 3}, BadValue, "unseen"),
     (Federation, {"unseen_clients": 0}, BadValue, "unseen_clients"),
+    (Federation, {"unseen_clients": 2.5}, BadValue, "unseen_clients"),
     (Federation, {"unseen_clients": float("inf")}, BadValue, "unseen_clients"),
     (Federation, {"unseen_clients": float("nan")}, BadValue, "unseen_clients"),
     (Federation, {"participation": "all"}, BadValue, "participation"),
