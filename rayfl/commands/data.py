@@ -1,4 +1,4 @@
-"""Command line: ``rayfl data`` shows a data set, draws samples of it, or divides it among clients."""
+"""Command line: ``rayfl data`` shows a data set, draws samples, or writes how clients divide it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from rayfl.commands.command_line import Parser
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.dataset import SPLITS
+from rayfl.data.sets.pfllib_files import Layout, write_pfllib_files
 from rayfl.errors import InUse
 from rayfl.report.contact_sheet import contact_sheet
 from rayfl.running.settings import with_data_root
@@ -53,7 +54,33 @@ def divide_data(output: str, data: Data | None = None, clients: int | None = Non
     divided.write_indices(output)
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"show": show_data, "sheet": contact_sheet, "divide": divide_data}
+def export_data(
+    output: str,
+    data: Data | None = None,
+    clients: int | None = None,
+    seed: int = 0,
+    layout: Layout = "current",
+) -> None:
+    """Write every client's samples into a folder, as PFLlib and ``--data PFLlibFiles`` read them.
+
+    Args:
+        output: folder to write; it must not exist.
+        data: the data set with its partition.
+        clients: number of clients; by default that of a run.
+        seed: seed of the division, as of a run.
+        layout: names of the files, see :func:`rayfl.data.write_pfllib_files`.
+    """
+    divided = (data or EmbeddedDigits()).federate(clients, seed)
+    print_note(divided.table())
+    write_pfllib_files(divided, output, layout)
+
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    "show": show_data,
+    "sheet": contact_sheet,
+    "divide": divide_data,
+    "export": export_data,
+}
 
 
 class DataOptions(Settings, place=""):
@@ -94,7 +121,10 @@ def parser() -> Parser:
             "--data.partition.help Dirichlet list them.",
         )
         if name != "show":
-            one.add("output", metavar="OUTPUT", help="the file to write")
+            one.add("output", metavar="OUTPUT", help="the file to write, or the folder")
+        if name == "export":
+            text = "current: train/0.npz; early: train/train0_.npz, of PFLlib from January to May 2022"
+            one.add("--layout", kind=Layout, default="current", help=text)
         if name == "sheet":
             one.add("--split", kind=Literal[SPLITS], default="train", help="of the published division")
             one.add("--rows", kind=Annotated[int, at_least(1)], default=4, help="rows of samples per domain")

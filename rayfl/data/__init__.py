@@ -27,6 +27,7 @@ from rayfl.data.sets.hugging_face import HuggingFaceData
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
+from rayfl.data.sets.pfllib_files import PFLlibFiles, write_pfllib_files
 from rayfl.data.sets.synthetic import Synthetic
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
@@ -35,7 +36,7 @@ __all__ = [
     "CIFAR10", "CIFAR100", "IID", "MNIST", "PACS", "SPLITS", "TEST", "TRAIN", "UNUSED", "USPS", "VAL",
     "ArrayFiles", "Arrays", "ByUser", "ClientData", "Data", "Dataset", "DigitsFive", "Dirichlet",
     "DomainDirichlet", "DomainNet", "DomainPerClient", "EmbeddedDigits", "FederatedData", "FileData",
-    "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "Mixed", "OfficeCaltech10", "Pachinko",
-    "Partition", "Pathological", "PerClientDirichlet", "Shards", "Superclass", "Synthetic", "TorchvisionData",
-    "WriterDigits", "from_torchvision",
+    "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "Mixed", "OfficeCaltech10", "PFLlibFiles",
+    "Pachinko", "Partition", "Pathological", "PerClientDirichlet", "Shards", "Superclass", "Synthetic",
+    "TorchvisionData", "WriterDigits", "from_torchvision", "write_pfllib_files",
 ]  # fmt: skip

@@ -128,6 +128,13 @@ class Dataset(DisplayMixin):
         """Shape of one input, ``(C, H, W)`` of images."""
         return self.inputs.shape[1:]
 
+    @property
+    def scaling(self) -> tuple[np.ndarray, np.ndarray]:
+        """What bytes of images are multiplied by, and what is added then, float32 [C, 1, 1] each."""
+        scale = np.array([1 / (255 * s) for s in self.std], np.float32)
+        shift = np.array([-m / s for m, s in zip(self.mean, self.std)], np.float32)
+        return scale[:, None, None], shift[:, None, None]
+
     def digest(self) -> str:
         """Return a SHA-256, in hexadecimal, of what the dataset holds.
 

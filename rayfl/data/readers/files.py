@@ -4,6 +4,7 @@ import bz2
 import gzip
 import hashlib
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -106,10 +107,32 @@ class _Unpickler(pickle.Unpickler):
 def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings."""
     with explain_decode_errors(path, REPLACE), open_file(path) as file:
-        content = _Unpickler(file, encoding="latin1").load()
-        if not isinstance(content, kind):
-            raise ValueError(f"it holds a {type(content).__name__} where a {kind.__name__} is needed")
-        return content
+        return _check_kind(_Unpickler(file, encoding="latin1").load(), kind)
+
+
+def unpickle_entry(path: Path, name: str, remedy: str) -> Any:
+    """Read a dictionary that ``np.savez`` has pickled into an .npz file; see ``unpickle``.
+
+    Args:
+        path: the file.
+        name: of the entry, which is an array without dimensions of one object.
+        remedy: what to do where the file is damaged.
+    """
+    with explain_decode_errors(path, remedy), open_file(path) as file, zipfile.ZipFile(file) as archive:
+        check_decoded(path, archive.getinfo(f"{name}.npy").file_size)
+        with archive.open(f"{name}.npy") as entry:
+            np.lib.format.read_magic(entry)
+            np.lib.format.read_array_header_1_0(entry)
+            array = _check_kind(_Unpickler(entry, encoding="latin1").load(), np.ndarray)
+            if entry.read(1):  # at its end zipfile compares the checksum
+                raise ValueError("it holds more than one object")
+        return _check_kind(array.item(), dict)
+
+
+def _check_kind(content: Any, kind: type) -> Any:
+    if not isinstance(content, kind):
+        raise ValueError(f"it holds a {type(content).__name__} where a {kind.__name__} is needed")
+    return content
 
 
 Read = tuple[np.ndarray, np.ndarray]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,32 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     if test is None and form.test_fraction:
         _hold_out(dataset, form)
     return dataset
+
+
+UserSamples = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""The inputs and the labels of every user, by name."""
+
+
+def dataset_of_users(place: object, train: UserSamples, test: UserSamples, form: Form) -> Dataset:
+    """Check the samples of users, and return them as a dataset, user after user; see ``dataset_of``.
+
+    Args:
+        place: where the samples come from, for messages.
+        train: for training, of at least one user.
+        test: for testing, likewise; users may be in one of the two alone.
+        form: what they become.
+    """
+    users = {name: number for number, name in enumerate(dict.fromkeys((*train, *test)))}
+    kinds = {(x.dtype.name, x.shape[1:]) for part in (train, test) for x, _ in part.values()}
+    if len(kinds) > 1:
+        what = " and ".join(f"{kind} of the shape {list(shape)}" for kind, shape in sorted(kinds)[:2])
+        raise BadData(place, f"has samples of several kinds, such as {what}", "they must be alike")
+    samples = []
+    for part in (train, test):
+        x, y = (np.concatenate(arrays) for arrays in zip(*part.values()))
+        numbers = [users[name] for name in part]
+        samples.append(Samples(x, y, np.repeat(numbers, [len(labels) for _, labels in part.values()])))
+    return replace(dataset_of(samples[0], samples[1], form), user_names=tuple(users))
 
 
 def _hold_out(dataset: Dataset, form: Form) -> None:

@@ -211,8 +211,7 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     what = f"noise is {strongest:g}: {len(dataset):,} images as 32-bit numbers"
     check_memory(4 * dataset.inputs.size, what, "use smaller images, or no noise")
     images = np.empty(dataset.inputs.shape, np.float32)
-    scale = np.array([1 / (255 * s) for s in dataset.std], np.float32)[:, None, None]
-    shift = np.array([-m / s for m, s in zip(dataset.mean, dataset.std)], np.float32)[:, None, None]
+    scale, shift = dataset.scaling
     for client in range(-1, len(data)):
         mine = np.flatnonzero(owner == client)
         rng = numpy_generator(seed, "image noise", max(client, 0))

@@ -2,7 +2,6 @@
 
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic asks for this one below Pyth
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, dataset_of_users
 from rayfl.errors import BadData, Conflict, Missing
 from rayfl.settings import at_least
 from rayfl.system.files import (
@@ -63,18 +62,9 @@ class LEAFFiles(Data):
             raise Missing("data.root", "is not given: LEAFFiles needs the folder that holds its files")
         folder = Path(os.path.expanduser(self.root))
         train, test = (self._part(folder / name) for name in ("train", "test"))
-        users = {name: number for number, name in enumerate(dict.fromkeys((*train, *test)))}
-        kinds = {(x.dtype.name, x.shape[1:]) for part in (train, test) for x, _ in part.values()}
-        if len(kinds) > 1:
-            what = " and ".join(f"{kind} of the shape {list(shape)}" for kind, shape in sorted(kinds)[:2])
-            raise BadData(folder, f"has samples of several kinds, such as {what}", "they must be alike")
-        samples = []
-        for part in (train, test):
-            x, y = (np.concatenate(arrays) for arrays in zip(*part.values()))
-            numbers = [users[name] for name in part]
-            samples.append(Samples(x, y, np.repeat(numbers, [len(labels) for _, labels in part.values()])))
-        form = Form(type(self).__name__, character_names() if x.dtype == np.int64 else None)
-        return replace(dataset_of(samples[0], samples[1], form), user_names=tuple(users))
+        texts = any(x.dtype == np.int64 for x, _ in train.values())
+        form = Form(type(self).__name__, character_names() if texts else None)
+        return dataset_of_users(folder, train, test, form)
 
     def _part(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return the inputs and the labels of every user in one of the folders."""
