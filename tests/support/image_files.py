@@ -25,7 +25,7 @@ def write_cifar10(root, per_file=4):
     return folder, rows
 
 
-def write_cifar100(root):
+def write_cifar100(root, fine=(3, 99, 42)):
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     meta = {
@@ -34,10 +34,9 @@ def write_cifar100(root):
     }
     (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
     for file in ("train", "test"):
-        fine = [3, 99, 42]
         batch = {
-            "data": np.zeros((3, 3072), np.uint8),
-            "fine_labels": fine,
+            "data": np.zeros((len(fine), 3072), np.uint8),
+            "fine_labels": [*fine],
             "coarse_labels": [f // 5 for f in fine],
         }
         (folder / file).write_bytes(pickle.dumps(batch, protocol=2))
@@ -48,12 +47,13 @@ def idx(array):
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def write_mnist(root, packed=False):
-    folder = root / "MNIST" / "raw"
+def write_mnist(root, packed=False, of="MNIST", sizes=(6, 3)):
+    folder = root / of / "raw"
     folder.mkdir(parents=True)
     arrays = {}
-    for part, n in (("train", 6), ("t10k", 3)):
-        arrays[part] = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8), np.arange(n, dtype=np.uint8)
+    for part, n in zip(("train", "t10k"), sizes, strict=True):
+        labels = np.arange(n, dtype=np.uint8) % 10
+        arrays[part] = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8), labels
         for kind, array in zip(("images-idx3", "labels-idx1"), arrays[part]):
             content = idx(array)
             name = f"{part}-{kind}-ubyte"
