@@ -38,9 +38,10 @@ BEYOND_THE_PAPERS = {"APFL", "FedALA", "FedOpt", "FedRep", "PFedMe"}
 
 
 def test_all_methods_are_in_the_tables():
-    methods = {row.settings["method"] for table in TABLES.values() for row in table.rows.values()}
+    methods = {table.rows[row].settings["method"] for table in TABLES.values() for row in available(table)}
     assert methods | BEYOND_THE_PAPERS == METHODS.keys() | WRAPPERS.keys()
-    assert not any(table.missing for table in TABLES.values()), "a row waits for its method"
+    waiting = [name for name, table in TABLES.items() if table.missing and not name.startswith("published")]
+    assert not waiting, "a row waits for its method"
 
 
 def some_of_all(table: Table) -> Iterator[tuple[str, str]]:
@@ -137,7 +138,7 @@ def kinds() -> dict[tuple[str, ...], tuple[str, str, str]]:
     """Every kind -> one of the cells of this kind; no row and no column of any table is left out."""
     found: dict[tuple[str, ...], tuple[str, str, str]] = {}
     for table in TABLES.values():
-        for row, column in product(table.rows, table.columns):
+        for row, column in product(available(table), table.columns):
             settings = table.settings(row, column)
             found.setdefault(kind_of(merge_layers(settings, stand_in(settings))), (table.name, row, column))
     return found
