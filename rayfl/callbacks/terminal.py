@@ -1,7 +1,7 @@
 """A run on the terminal: a header, then progress; everything on standard output."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich import progress as bar
@@ -31,7 +31,7 @@ class Progress(Callback):
     def __init__(self, interval: float = 2.0, console: Console | None = None) -> None:
         self.interval = interval
         self.console = console or Terminal()
-        self._accuracy: float | None = None
+        self._accuracies: list[float | None] = []
         self._printed: float | None = None
         self._bar: bar.Progress | None = None
 
@@ -63,9 +63,9 @@ class Progress(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Show a completed round."""
-        accuracy = round_accuracy(record, run.population, run.protocol)
-        self._accuracy = self._accuracy if accuracy is None else accuracy
-        parts = in_words(record, self._accuracy)
+        accuracies = _accuracies(run, record)
+        self._accuracies = self._accuracies if accuracies[0] is None else accuracies
+        parts = in_words(record, self._accuracies)
         done = record["round"] + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
@@ -109,21 +109,25 @@ class LogRounds(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Log a completed round."""
-        words = ", ".join(in_words(record, round_accuracy(record, run.population, run.protocol)))
+        words = ", ".join(in_words(record, _accuracies(run, record)))
         log.info("round %d of %d is done: %s", record["round"] + 1, run.rounds, words)
         return False
 
 
-def in_words(record: Mapping[str, Any], accuracy: float | None) -> list[str]:
-    """Return the figures of a round as text; the accuracy may be that of an earlier round."""
+def _accuracies(run: Run, record: Mapping[str, Any]) -> list[float | None]:
+    """Return the accuracies of a round on clients' own test data and on a common test set."""
+    return [round_accuracy(record, run.population, run.protocol, split) for split in ("test", "common")]
+
+
+def in_words(record: Mapping[str, Any], accuracies: Iterable[float | None]) -> list[str]:
+    """Return the figures of a round as text; the accuracies may be those of an earlier round."""
     totals = round_totals(record)
     parts = [f"cohort {totals['cohort']}"]
     if totals["dropped"]:
         parts.append(f"dropped {totals['dropped']}")
     parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
-    if accuracy is not None:
-        parts.append(f"accuracy {percent(accuracy)} %")
-    return parts
+    known = zip(("accuracy", "common test"), accuracies)
+    return parts + [f"{name} {percent(accuracy)} %" for name, accuracy in known if accuracy is not None]
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.dataset import SPLITS, TRAIN, ClientData, Clients, Dataset
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, ClientData, Clients, Dataset
 from rayfl.errors import Conflict, Unknown
 from rayfl.randomness import numpy_generator
 from rayfl.settings.base import DisplayMixin
@@ -36,6 +36,7 @@ class FederatedData(DisplayMixin):
         settings: how they were made: data set, partition, seed; plain JSON values.
         unseen: how many clients, the last ones, are only scored and never train.
         contents: what the data set holds, whatever the seed, see :meth:`rayfl.data.Data.contents`.
+        common: int64 [n], the samples of a test set that all clients have in common; mostly none.
     """
 
     dataset: Dataset
@@ -43,6 +44,7 @@ class FederatedData(DisplayMixin):
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: int = 0
     contents: Mapping[str, Any] = field(default_factory=dict)
+    common: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @cached_property
     def held(self) -> Clients:
@@ -120,6 +122,30 @@ class FederatedData(DisplayMixin):
         dataset = replace(self.dataset, remarks=(*self.dataset.remarks, remark))
         return replace(self, dataset=dataset, clients=Clients(clients), unseen=wanted)
 
+    def with_common_test(self) -> "FederatedData":
+        """Return the data with the data set's own test part as a test set for all clients.
+
+        Raises:
+            Conflict: there is no such part, or clients train or validate with samples of it.
+        """
+        common = self.dataset.indices(TEST)
+        if not len(common):
+            raise Conflict("common_test", "is true, and the data set has no test part", "leave it out")
+        held = np.concatenate([self.held.indices[split] for split in ("train", "val")])
+        if used := int(np.isin(common, held).sum()):
+            raise Conflict(
+                "common_test",
+                f"is true, and clients train or validate with {used:,} of the {len(common):,} samples of the "
+                "data set's test part",
+                "set data.test_from to published or training, or choose another partition",
+            )
+        return replace(self, common=common)
+
+    @property
+    def test_splits(self) -> tuple[str, ...]:
+        """On what models are tested: ``test`` and, if clients have a test set in common, ``common``."""
+        return ("test", "common") if len(self.common) else ("test",)
+
     def label_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
         return self.held.matrix(self.dataset.labels, self.dataset.classes, split)
@@ -134,8 +160,12 @@ class FederatedData(DisplayMixin):
         return self.held.matrix(subclasses, int(subclasses.max()) + 1, split)
 
     def counts(self, split: str) -> np.ndarray:
-        """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""
-        return self.held.counts(split)
+        """Return each client's number of samples in a split: int64 [clients].
+
+        Args:
+            split: ``train``, ``val``, ``test`` or ``common``.
+        """
+        return np.broadcast_to(len(self.common), len(self)) if split == "common" else self.held.counts(split)
 
     def skew(self) -> dict[str, float]:
         """Return figures of how uneven the training splits are; means are over clients that have some.
@@ -194,6 +224,7 @@ class FederatedData(DisplayMixin):
             "skew": self.skew(),
             "clients": self._summary() if len(self) > EACH else self._each_client(),
             "unseen": self.unseen,
+            **({"common_test": len(self.common)} if len(self.common) else {}),
             **({"remarks": remarks} if (remarks := [*self.remarks, *self.dataset.warnings]) else {}),
         }
 

@@ -131,7 +131,12 @@ class Worker:
         self.states = ClientStates(None if engine.state_memory is None else 1e9 * engine.state_memory)
         self._first: dict[int, StateSpec] = {}  # of a client's state, by the number of its net
         held = data.held  # nothing per client is made before it is needed: there may be a million
-        self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
+        self._held = {
+            split: (as_tensor(held.indices[split]), held.ends[split][:-1], held.ends[split][1:])
+            for split in SPLITS
+        }
+        starts = np.broadcast_to(0, len(data))  # every client has all of it
+        self._held["common"] = as_tensor(data.common), starts, data.counts("common")
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if engine.execution == "stacked" else run_loop
 
@@ -163,12 +168,12 @@ class Worker:
 
     def _samples(self, id: int, split: str) -> Tensor:
         """Return the indices of a client's samples, int64 [n]."""
-        indices, ends = self._held[split]
-        return indices[int(ends[id]) : int(ends[id + 1])]
+        indices, starts, ends = self._held[split]
+        return indices[int(starts[id]) : int(ends[id])]
 
     def _count(self, id: int, split: str = "train") -> int:
-        ends = self._held[split][1]
-        return int(ends[id + 1] - ends[id])
+        _, starts, ends = self._held[split]
+        return int(ends[id] - starts[id])
 
     def _class_counts(self, id: int) -> Tensor:
         """Return how many training samples of each class a client has, int64 [classes]."""
@@ -460,7 +465,9 @@ class Worker:
                 i = client.id
                 predicts[i] = self._predict(client, state, down)
                 size += payload_bytes(download.each[i]) if i in download.each else 0
-                samples += min((n for split in splits if (n := self._count(i, split))), default=0)
+                counts = [n for split in splits if (n := self._count(i, split))]
+                # The scores of many clients on a large common test set would fill the memory.
+                samples += (max if "common" in splits else min)(counts, default=0)
                 size += payload_bytes(state) if state else 0
                 if samples >= BLOCK or size >= BLOCK_BYTES:
                     scores |= self._score(predicts, round, splits, download.everyone)
@@ -620,7 +627,7 @@ class Worker:
         ids: Sequence[int],
         *given: dict[str, Accumulated],
     ) -> dict[str, dict[int, ClientScores]]:
-        """Score clients that never train on their test data, as they come and after adapting to these.
+        """Score clients that never train, as they come and after adapting to their own test data.
 
         Args:
             round: the round that has just ended.
@@ -632,7 +639,7 @@ class Worker:
             Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
-        download = self._download_on_device(download)
+        download, splits = self._download_on_device(download), self.data.test_splits
         mean = self.for_new_clients(*given).everyone
         found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
@@ -646,11 +653,12 @@ class Worker:
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
                 predict = self._predict(client, state, own)
-                found.setdefault(point, {}).update(self._score({i: predict}, round, ("test",)))
+                found.setdefault(point, {}).update(self._score({i: predict}, round, splits))
         if self.plan.finetune.epochs:
-            tuned = self.finetune(round, download, [(i,) for i in ids], ("test",), Download(mean, {}), ())
+            tuned = self.finetune(round, download, [(i,) for i in ids], splits, Download(mean, {}), ())
             for i, scores in tuned.items():
-                found["unseen"][i]["test"] |= scores["test"]
+                for split, views in scores.items():
+                    found["unseen"][i][split] |= views
         return found
 
     # ---- state that moves or is saved

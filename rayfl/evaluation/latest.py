@@ -28,8 +28,8 @@ class LatestScores:
         self._some = some
         self._population = len(data)
         self.clients = np.flatnonzero(data.counts("train")[: data.seen])
-        has_val = data.counts("val").any()
-        self.splits: tuple[str, ...] = ("val", "test") if has_val else ("test",)
+        val = ("val",) if data.counts("val").any() else ()
+        self.splits: tuple[str, ...] = (*val, *data.test_splits)
         self._trained: dict[str, Any] = progress.get("after_training", {})
 
     def keep(self, scores: Mapping[int, ClientScores]) -> None:

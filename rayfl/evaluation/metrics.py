@@ -65,18 +65,21 @@ def average(found: Mapping[str, float], how: Average) -> float:
     return found[AVERAGES[how]]
 
 
-def round_accuracy(record: Mapping[str, Any], population: Population, protocol: Protocol) -> float | None:
-    """Return the test accuracy of the protocol's view and average; None in a round without evaluation.
+def round_accuracy(
+    record: Mapping[str, Any], population: Population, protocol: Protocol, split: str = "test"
+) -> float | None:
+    """Return the accuracy of the protocol's view and average; None in a round without such scores.
 
     Args:
         record: the line of ``metrics.jsonl``.
         population: the clients.
         protocol: of the run.
+        split: ``test`` or ``common``.
     """
-    score = _reported_scores(record, population, protocol, "test")
+    score = _reported_scores(record, population, protocol, split)
     if score is None:
         return None
-    found = client_metrics(np.array(score["correct"], dtype=np.float64), population)
+    found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
     return none_if_nan(average(found, protocol.average))
 
 
@@ -276,7 +279,8 @@ def summarise_view(
         for a protocol with one, ``window``: the mean metrics (see :func:`client_metrics`) over the chosen
         evaluations, their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy
         over them (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation
-        of these two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the splits that
+        of these two ``over_rounds``. None where nothing can be chosen. In runs with a common test set, all of
+        this for the same evaluations on that, under ``common``. Under ``each``, for the splits that
         were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
         in them. Runs with further metrics have them under ``measures``, too: name -> ``mean``, ``pooled`` and
         ``weighted``, over the chosen evaluations, of each of ``AVERAGES``; None where it is undefined.
@@ -289,7 +293,7 @@ def summarise_view(
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
     summary["each"] = {}
     population = history.population
-    for split in ("val", "test"):
+    for split in ("val", "test", "common"):
         scores = counted_scores(history, protocol, point, view, split)
         if scores is not None:
             summary["each"][split] = _every_evaluation(scores, population, split)
@@ -297,6 +301,7 @@ def summarise_view(
     if tests is None:
         return summary
     summary["evaluations"] = len(tests.rounds)
+    common = counted_scores(history, protocol, point, view, "common")
     validation = counted_scores(history, protocol, validated_at(point, protocol), view, "val")
     places = list(range(len(tests.rounds)))
     chosen_places = {
@@ -309,8 +314,9 @@ def summarise_view(
         if chosen := chosen_places[choice]:
             summary[choice] = _chosen_metrics(tests, chosen, population)
             summary[choice] |= _not_up_to_date(history, tests, chosen[-1], point, view)
-            if tests.measures:
-                summary[choice]["measures"] = _chosen_measures(tests, chosen, population)
+            if common is not None:
+                same = np.flatnonzero(np.isin(common.rounds, tests.rounds[chosen])).tolist()
+                summary[choice]["common"] = _chosen_metrics(common, same, population, "common")
     return summary
 
 
@@ -358,14 +364,18 @@ def _best_place(tests: Scores, validation: Scores | None, population: Population
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 
 
-def _chosen_metrics(tests: Scores, chosen: list[int], population: Population) -> dict[str, Any]:
+def _chosen_metrics(
+    tests: Scores, chosen: list[int], population: Population, split: str = "test"
+) -> dict[str, Any]:
     """Return the mean metrics over the chosen evaluations."""
-    each = [client_metrics(tests.correct[i], population) for i in chosen]
+    each = [client_metrics(tests.correct[i], population, split) for i in chosen]
     mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
     mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
     mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
     mean["over_rounds"] = {name: _deviation([f[name] for f in each]) for name in AVERAGES.values()}
-    mean["domains"] = _by_domain(tests.correct[chosen], population)
+    mean["domains"] = _by_domain(tests.correct[chosen], population, split)
+    if tests.measures:
+        mean["measures"] = _chosen_measures(tests, chosen, population)
     return mean
 
 
@@ -391,12 +401,12 @@ def _deviation(values: list[float]) -> float | None:
     return none_if_nan(float(np.std(values)))
 
 
-def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[str, Any]]:
+def _by_domain(correct: np.ndarray, population: Population, split: str) -> dict[str, dict[str, Any]]:
     """Return the metrics of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
     names = np.array([name or "" for name in population.domains])
     domains = {}
     for name in dict.fromkeys(n for n in population.domains if n):
-        each = [client_metrics(np.where(names == name, row, np.nan), population) for row in correct]
+        each = [client_metrics(np.where(names == name, row, np.nan), population, split) for row in correct]
         domains[name] = {
             "clients": each[-1]["clients"],
             "mean": _mean([found["mean"] for found in each]),
@@ -456,7 +466,8 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
         domains (None without domains); both are pooled within a domain if the protocol pools, and means over
         its clients otherwise. Under ``measures``, in runs with further metrics, name -> their value, averaged
-        like the accuracy. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``,
+        like the accuracy. Under ``common``, in runs with a common test set, ``accuracy`` and ``std`` on that
+        in the same rounds. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``,
         ``left_out`` and, where there are such clients, ``untrained``, ``initial`` and ``older`` as in
         :func:`summarise_view`. None where the run has no score that the protocol
         counts.
@@ -476,6 +487,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
     scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
     each = chosen.get("measures", {}).items()
     measures = {name: values[AVERAGES[protocol.average]] for name, values in each}
+    common = chosen.get("common")
     return {
         **averages[protocol.average],
         "spread": protocol.spread,
@@ -483,6 +495,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "domains": domains,
         "domain_mean": _mean(scored) if scored else None,
         **({"measures": measures} if measures else {}),
+        **({"common": _with_deviation(common, AVERAGES[protocol.average], single)} if common else {}),
         "point": protocol.point,
         "view": view,
         "average": protocol.average,

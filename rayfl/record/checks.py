@@ -20,7 +20,7 @@ from rayfl.system.text import short_repr
 
 EvaluationPoint = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 """When models are scored, see ``Protocol``."""
-_Split = Literal["train", "val", "test"]
+_Split = Literal["train", "val", "test", "common"]
 _Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 """Larger counts are not exact in the arithmetic of means."""
 _Number = Annotated[float, Field(strict=True, ge=-1e280, le=1e280)] | None
@@ -72,6 +72,7 @@ class _Partition(TypedDict):
     domain_names: list[str]
     clients: list[_Client] | _Clients
     pool: NotRequired[Contents]
+    common_test: NotRequired[_Count]
     remarks: NotRequired[list[str]]
 
 
@@ -209,6 +210,8 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
 def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -> None:
     for view, splits in views.items():
         for split, score in splits.items():
+            if split not in samples:
+                raise ValueError("it has scores on a common test set, which the run does not have")
             held, some = samples[split], score.get("clients")
             if some is not None:
                 _check_ascending(some, range(len(held)))

@@ -43,7 +43,8 @@ class Population(DisplayMixin):
     """The clients of a run: what is constant about them.
 
     Attributes:
-        samples: per split (``train``, ``val``, ``test``) int64 [clients].
+        samples: per split (``train``, ``val``, ``test``, and ``common`` if all clients are scored on a common
+            test set, too) int64 [clients].
         domains: per client the name of its domain; None: several domains.
         contents: of the data set; None: not recorded.
     """
@@ -63,6 +64,8 @@ class Population(DisplayMixin):
             columns = {name: [c[name] for c in clients] for name in (*SPLITS, "domain")}
         domains = tuple(None if domain is None else names[domain] for domain in columns.pop("domain"))
         samples = {split: np.array(column, dtype=np.int64) for split, column in columns.items()}
+        if common := partition.get("common_test"):
+            samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
         return cls(samples, domains, contents)
 

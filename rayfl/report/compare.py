@@ -351,17 +351,20 @@ def counted_view(run: RunRecords) -> Scores | None:
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
-def values_over_rounds(run: RunRecords, scores: Scores, quantity: str = "accuracy") -> np.ndarray:
+def values_over_rounds(
+    run: RunRecords, scores: Scores, quantity: str = "accuracy", split: str = "test"
+) -> np.ndarray:
     """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
 
     Args:
         run: whose scores they are.
         scores: those of a view.
         quantity: ``accuracy``, which is in per cent, ``loss``, or a metric; NaN where it is not recorded.
+        split: on which they were scored.
     """
     population, how = run.history.population, run.protocol.average
     if quantity == "accuracy":
-        return 100 * curve(scores, population, "test", how)
+        return 100 * curve(scores, population, split, how)
     recorded = {"loss": scores.loss, **scores.measures}
     found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
     return mean_loss(found, scores.samples, population, how)
@@ -381,11 +384,13 @@ def missing_scores(run: RunRecords) -> str:
     return f"{len(missing)} of the {counted(len(due), 'round')} that count were not evaluated" * bool(missing)
 
 
-COLUMNS = ("headline", *CHOICES)
-"""The accuracies of the comparison."""
+COLUMNS = ("headline", "common", *CHOICES)
+"""The accuracies of the comparison; ``common`` is the headline's on a common test set."""
 
 
-def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
+def figures(
+    group: RunGroup, measure: str | None = None, columns: Iterable[str] = COLUMNS
+) -> dict[str, list[float | None]]:
     """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
 
     Those of a seed are means over its runs. All are None in a group with runs that are :func:`conflicts_of`.
@@ -394,7 +399,7 @@ def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float
     seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
     return {
         column: [None if apart else mean_and_std([each[column] for each in own])[0] for own in seeds]
-        for column in COLUMNS
+        for column in columns
     }
 
 
@@ -402,11 +407,18 @@ def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]
     """Return the figures of a run; clients and evaluations without the metric do not count."""
     entry, found = view_summary(run) or {}, dict[str, float | None]()
     for column in COLUMNS:
-        chosen = entry.get(run.protocol.choose if column == "headline" else column) or {}
+        chosen = entry.get(column if column in CHOICES else run.protocol.choose) or {}
+        chosen = chosen.get("common", {}) if column == "common" else chosen
         averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
         value = averages.get(AVERAGES[run.protocol.average])
         found[column] = 100 * value if measure is None and value is not None else value
     return found
+
+
+def _recorded_columns(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the accuracies of the comparison: ``common`` only if a run was scored on such a test set."""
+    headlines = [run.summary["headline"] or {} for group in groups for run in group.runs]
+    return [name for name in COLUMNS if name != "common" or any(name in found for found in headlines)]
 
 
 def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
@@ -489,7 +501,9 @@ def comparison(
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     shown_views = [view_summary(run) for group in groups for run in group.runs]
     k = evaluations_text(entry for entry in shown_views if entry)
-    accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
+    names = ["headline", "common\ntest (G)", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
+    recorded = _recorded_columns(groups)
+    accuracies = [name for column, name in zip(COLUMNS, names, strict=True) if column in recorded]
     counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
     known = [head.replace("\n", " ") for head in heads]
@@ -508,7 +522,7 @@ def comparison(
         runs = group.runs
         texts = {
             column: number(*mean_and_std(values), decimals=4 if measure else 2)
-            for column, values in figures(group, measure).items()
+            for column, values in figures(group, measure, recorded).items()
         }
         texts["headline"] += "*" if place in starred else ""
         texts["headline"] += warning_signs(text for run in runs for text in data_warnings(run))
@@ -545,13 +559,13 @@ def group_records(
     and ``down`` are bytes per round.
     """
     headings, cells = labels(groups, by)
-    found = []
+    found, recorded = [], _recorded_columns(groups)
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
-        for column, values in figures(group, measure).items():
+        for column, values in figures(group, measure, recorded).items():
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
             record[f"{column}_interval"] = significance.interval(std, len(values))

@@ -12,7 +12,16 @@ import numpy as np
 from rayfl.evaluation.metrics import none_if_nan
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
-from rayfl.record.history import ENGINE, LOG, PARTITION, label_matrix, read_lines, read_partition
+from rayfl.record.history import (
+    ENGINE,
+    LOG,
+    PARTITION,
+    History,
+    Scores,
+    label_matrix,
+    read_lines,
+    read_partition,
+)
 from rayfl.report.compare import counted_view, data_warnings, values_over_rounds, view_summary
 from rayfl.report.page import (
     Chart,
@@ -30,7 +39,7 @@ from rayfl.report.page import (
 )
 from rayfl.report.paper_tables import compare_runs
 from rayfl.report.printed import printed_table
-from rayfl.report.summary import sentences
+from rayfl.report.summary import sentences, view_metrics
 from rayfl.report.text import AVERAGE_NAMES, as_text, clock, percent, size
 from rayfl.settings.description import flatten_config
 from rayfl.system.files import explain_read_errors, open_file
@@ -129,6 +138,8 @@ def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: boo
 def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
     cards = [("Test accuracy", f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
+    if common := headline and headline.get("common"):
+        cards.append(("Common test set (G)", f"{percent(common['accuracy'], common['std'])} %"))
     entry = view_summary(result)
     if entry and entry["last"]:
         last = entry["last"]
@@ -182,10 +193,10 @@ def _accuracies(result: RunRecords) -> list[Sheet]:
     heads = ["mean over clients", "std over clients", "pooled", "worst decile"]
     for point in dict.fromkeys(entry["point"] for entry in views):
         rows: list[Row] = []
-        for entry in (e for e in views if e["point"] == point and e["last"]):
-            last = entry["last"]
+        shown = [e for e in views if e["point"] == point and e["last"]]
+        for heading, (last,) in (row for entry in shown for row in view_metrics(entry, ["last"])):
             found = (last["mean"], last["std"], last["pooled"], last["worst_decile"])
-            rows.append([one_line(entry["view"]), *map(percent_cell, found)])
+            rows.append([one_line(heading), *map(percent_cell, found)])
         sheets.append(Sheet(f"Test accuracy in %, {as_text(point)}, last evaluation", ["view", *heads], rows))
     return sheets
 
@@ -210,19 +221,29 @@ def _curves(result: RunRecords) -> list[Chart]:
     charts = []
     for point in dict.fromkeys(point for point, _ in history.views()):
         views = [view for at, view in history.views() if at == point]
-        scores = {view: history.scores[point, view, "test"] for view in views}
-        metrics = dict.fromkeys(name for s in scores.values() for name in s.measures)
+        scores = _test_scores(history, {(point, view): view for view in views})
+        metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("accuracy", "loss", *metrics):
             shown, unit = ("accuracy in %", "%") if quantity == "accuracy" else [one_line(quantity)] * 2
             lines = [
-                Line(view, s.rounds + 1, values_over_rounds(result, s, quantity))
-                for view, s in scores.items()
+                Line(heading, s.rounds + 1, values_over_rounds(result, s, quantity, split))
+                for heading, split, s in scores
             ]
             charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
     charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))
     return [chart for chart in charts if chart is not None]
+
+
+def _test_scores(history: History, headings: Mapping[tuple[str, str], str]) -> list[tuple[str, str, Scores]]:
+    """Return heading, split and scores of some (point, view); then those on a common test set, if any."""
+    return [
+        (f"{heading}{mark}", split, history.scores[(*place, split)])
+        for split, mark in (("test", ""), ("common", " (G)"))
+        for place, heading in headings.items()
+        if (*place, split) in history.scores
+    ]
 
 
 def _last_accuracies(result: RunRecords) -> np.ndarray:
@@ -264,8 +285,7 @@ def _client_sheet(
     history, population = result.history, result.history.population
     if not len(population):
         return None
-    reported = _reported_views(result)
-    latest = [history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
+    reported = _test_scores(history, _reported_views(result))
     rounds = history.times
     order = np.arange(len(population))
     caption = f"Clients: test accuracy in %, {as_text(result.protocol.point)}, last evaluation"
@@ -280,11 +300,12 @@ def _client_sheet(
             *(count_cell(population.samples[split][i]) for split in ("train", "val", "test")),
             count_cell(classes[i]) if i < len(classes) else SheetCell("", None),
             count_cell(rounds[i]),
-            *(percent_cell(none_if_nan(scores[i])) for scores in latest),
+            *(percent_cell(none_if_nan(scores.accuracy[-1, i])) for _, _, scores in reported),
         ]
         for i in order.tolist()
     ]
-    heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *reported.values()]
+    known = ["client", "domain", "train", "val", "test", "classes", "rounds trained"]
+    heads = [*known, *(heading for heading, _, _ in reported)]
     return Sheet(caption, heads, rows, search=True)
 
 

@@ -51,13 +51,25 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
     choices = _choice_headings(summary, entries)
     table = _accuracy_table(title, ["view", "average"], choices.values())
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
-    for entry in entries:
+    for heading, chosen in (row for entry in entries for row in view_metrics(entry, choices)):
         if table.row_count:
             table.add_section()
         for name, text in names.items():
-            cells = [percent(entry[c][name] if entry[c] else None) for c in choices]
-            table.add_row(entry["view"] if name == "mean" else "", text, *cells)
+            cells = [percent(found[name] if found else None) for found in chosen]
+            table.add_row(heading if name == "mean" else "", text, *cells)
     return table
+
+
+def view_metrics(entry: Mapping[str, Any], choices: Iterable[str]) -> list[tuple[str, list[Any]]]:
+    """Return a heading with a view's metrics by choice of rounds, and one for a common test set, if any.
+
+    Args:
+        entry: a view in a summary.
+        choices: of rounds.
+    """
+    own = [entry[choice] for choice in choices]
+    common = [found and found.get("common") for found in own]
+    return [(entry["view"], own), *([(f"{entry['view']} (G)", common)] if any(common) else [])]
 
 
 def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
@@ -97,6 +109,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     else:
         accuracy = percent(headline["accuracy"], headline["std"])
         lines.append(f"Protocol {summary['protocol']}: {accuracy} %, {headline_source(headline)}.")
+        if common := headline.get("common"):
+            both = [percent(found["accuracy"], found["std"]) for found in (headline, common)]
+            lines.append(f"Own test data (P): {both[0]} %; common test set (G): {both[1]} %.")
         if measures := headline.get("measures"):
             found = (f"{one_line(name)} {number(value, None, 4)}" for name, value in measures.items())
             lines.append(f"Further metrics there: {', '.join(found)}.")

@@ -228,6 +228,7 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
         "engine": settings.engine.describe(),
         **({"local work": text} if (text := _local_work(settings)) else {}),
         **({"fine-tuning": _cost_of_finetuning(settings, start, data)} if settings.finetune.epochs else {}),
+        **({"common test": _cost_of_common_test(settings, start, data)} if settings.common_test else {}),
         "protocol": str(settings.protocol),
         "run folder": str(path),
     }
@@ -259,10 +260,23 @@ def _local_work(settings: RunSettings) -> str:
 
 def _cost_of_finetuning(settings: RunSettings, start: int, data: FederatedData) -> str:
     """Return how much is trained for the remaining evaluations."""
-    evaluations = counted(sum(map(settings.evaluates, range(start, settings.rounds))), "evaluation")
     scored = settings.scored_count(int(np.count_nonzero(data.sizes)))
     clients = counted(scored + int(np.count_nonzero(data.counts("train")[data.seen :])), "client")
-    return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
+    each = f"in each of {_evaluations_left(settings, start)}"
+    return f"{counted(settings.finetune.epochs, 'epoch')} of {clients} {each}"
+
+
+def _cost_of_common_test(settings: RunSettings, start: int, data: FederatedData) -> str:
+    """Return how much is scored on the common test set in the remaining evaluations."""
+    clients, size = settings.scored_count(int(np.count_nonzero(data.sizes))) + data.unseen, len(data.common)
+    return (
+        f"{counted(clients, 'client')} x {size:,} samples = {clients * size:,} forward passes, for each view "
+        f"and point, in each of {_evaluations_left(settings, start)}"
+    )
+
+
+def _evaluations_left(settings: RunSettings, start: int) -> str:
+    return counted(sum(map(settings.evaluates, range(start, settings.rounds))), "evaluation")
 
 
 def _show_result(result: Result, quiet: bool) -> None:

@@ -95,6 +95,10 @@ class RunSettings(Settings, place=""):
     """``both``: every evaluation also has scores right after training, whatever the protocol's point. That
     scores each client of a cohort once more: in every round, if only some of the clients are sampled.
     """
+    common_test: bool = False
+    """Whether evaluations also score every client on one test set for all, the data set's own test part; each
+    of them then costs as many forward passes as clients times samples.
+    """
     finetune: Finetune = NO_FINETUNING
     """How clients train on their own data before they are scored; what they learn is thrown away."""
     protocol: Protocol = DEFAULT_PROTOCOL
@@ -156,11 +160,11 @@ class RunSettings(Settings, place=""):
         """
         data = self.data.federate(self.clients, self.seed)
         if self.unseen is not None:
-            return data.hold_out(self.unseen)
-        if self.unseen_clients is None:
-            return data
-        seed = self.seed if self.data.seed is None else self.data.seed
-        return data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
+            data = data.hold_out(self.unseen)
+        elif self.unseen_clients is not None:
+            seed = self.seed if self.data.seed is None else self.data.seed
+            data = data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
+        return data.with_common_test() if self.common_test else data
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
         """Return the clients sampled in a round, ascending; there may be none.

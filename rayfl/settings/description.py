@@ -33,7 +33,7 @@ PAPER_NAMES = {
     "PFedVEM": "pFedVEM",
 }
 """Methods whose papers use a name that Python cannot; users see and write the paper's name."""
-_SCORING_SETTINGS = ("metrics", "eval_clients", "eval_draw", "eval_points")
+_SCORING_SETTINGS = ("metrics", "eval_clients", "eval_draw", "eval_points", "common_test")
 """Settings that change what is measured, and how, but not what is trained."""
 
 
