@@ -146,6 +146,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "eval_clients": 0.5,
         "eval_draw": "anew",
         "eval_points": "both",
+        "common_test": True,
         "finetune": Finetune(epochs=2, lr=0.5, part="head", of="global"),
         "unseen": "printed",
         "cell": Cell(table="mine", row="FedAvg", column="N=3", changed=["rounds=7"]),

@@ -48,6 +48,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--unseen_clients all": (BadValue, "unseen_clients"),
     "--unseen_clients 99": (Conflict, "unseen_clients"),
     "--unseen photo --unseen_clients 0.2": (Conflict, "unseen_clients"),
+    "--common_test perhaps": (BadValue, "common_test"),
     "--cell 3": (BadValue, "cell"),
     "--row A": (Conflict, "row"),
     # training

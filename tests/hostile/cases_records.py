@@ -93,6 +93,7 @@ LINES: list[tuple[str, Callable[[Path], None]]] = [
     ("an unknown point", line("evaluation", lambda e: {"nowhere": e["after_aggregation"]})),
     ("views as list", line("evaluation", "after_aggregation", [])),
     ("an unknown part", line(*TEST[:3], lambda parts: {"all": parts["test"]})),
+    ("a part that was not recorded", line(*TEST[:3], lambda parts: {**parts, "common": parts["test"]})),
     ("a score as text", line(*TEST, "x")),
     *(
         (f"correct {v!r:.20}", line(*TEST, "correct", v))

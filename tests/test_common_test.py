@@ -1,0 +1,211 @@
+"""Clients that are also scored on one test set for all: its samples, its scores, and what is made of them."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+
+from rayfl import Inline, Ray, Result, Training, evaluation, load_models, resumed
+from rayfl.data import TEST, Arrays, Data, Dirichlet, DomainPerClient, FromFile, Pathological, Synthetic
+from rayfl.errors import Conflict, Damaged
+from rayfl.evaluation.finetune import Finetune
+from rayfl.evaluation.metrics import summarise
+from rayfl.methods import Ditto, FedAvg, FedPer, Method
+from rayfl.record.history import History, Population
+from rayfl.report.compare import comparison, group_records, group_runs
+from rayfl.report.summary import final_table, sentences
+from tests.evaluation.test_metrics import line
+from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
+
+SMALL: dict[str, Any] = {"train": 300, "test": 90, "shape": (1, 16, 16)}
+DATA = Synthetic(**SMALL, partition=Dirichlet(alpha=1.0), val_fraction=0.2)
+BOTH: dict[str, Any] = {"data": DATA, "rounds": 2, "checkpoint_every": 1, "common_test": True}
+ALL: dict[str, Any] = BOTH | {"eval_points": "both", "unseen_clients": 2.0, "finetune": Finetune(epochs=1)}
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def parts(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(point, view, part) -> the columns of the last evaluation."""
+    found = records(folder)[-1]["evaluation"].items()
+    return {
+        (p, v, part): score for p, views in found for v, by in views.items() for part, score in by.items()
+    }
+
+
+# ---- which samples
+
+
+@pytest.mark.parametrize("test_from", ["published", "training"])
+def test_it_is_the_test_part_of_the_data_set(tmp_path: Path, test_from: Any) -> None:
+    """With ``training`` nobody has it, and without the option there is no such set."""
+    data = Synthetic(**SMALL, test_from=test_from)
+    found = small(tmp_path, data=data, common_test=True).federated_data()
+    assert found.common.tolist() == data.load().indices(TEST).tolist()
+    assert np.isin(found.held.indices["test"], found.common).all() == (test_from == "published")
+    assert found.counts("common").tolist() == [90] * 12
+    assert (found.test_splits, found.describe()["common_test"]) == (("test", "common"), 90)
+    without = small(tmp_path, data=data).federated_data()
+    assert (without.test_splits, "common_test" in without.describe()) == (("test",), False)
+    assert without.digest() == found.digest()
+
+
+def test_all_domains_are_in_it(tmp_path: Path) -> None:
+    data = Synthetic(**SMALL, domains=3, partition=DomainPerClient())
+    federation = small(tmp_path, data=data, clients=3, unseen="domain1", common_test=True)
+    assert federation.federated_data().counts("common").tolist() == [90] * 3
+
+
+def test_it_is_no_data_that_clients_learn_from(tmp_path: Path) -> None:
+    x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
+    division = tmp_path / "division.json"
+    clients = [{"train": [300, 1], "val": [], "test": [2]}, {"train": [3], "val": [4], "test": [5]}]
+    division.write_text(json.dumps({"clients": clients}))
+    bad: list[tuple[Data, int]] = [
+        (Synthetic(**SMALL, test_from="pooled"), 12),
+        (Synthetic(**SMALL, partition=Pathological(split="pooled")), 10),
+        (
+            Synthetic(**SMALL, partition=FromFile(path=str(division))),
+            2,
+        ),  # sample 300 is the first of the test
+        (Arrays(x=x, y=y, test_from="training", test_fraction=0.0), 2),
+    ]
+    for data, count in bad:
+        with refused(Conflict, "common_test"):
+            small(tmp_path / "run", data=data, clients=count, common_test=True).run()
+    assert not (tmp_path / "run").exists()
+
+
+# ---- how they are scored
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedPer(), Ditto()], ids=lambda m: type(m).__name__)
+def test_every_client_and_view_is_scored_on_it(tmp_path: Path, method: Method) -> None:
+    training = Training(lr=0.05, batch_size=20, precision="float64")
+    small(tmp_path, method=method, training=training, **BOTH).run()
+    models, found = load_models(tmp_path), parts(tmp_path)
+    dataset = models.data.dataset
+    x, y = (torch.from_numpy(each[models.data.common]) for each in (dataset.inputs, dataset.labels))
+    for one in models:
+        for view, scores in models.scores(one.client, models.preprocess(x).double()).items():
+            score = found["after_aggregation", view, "common"]
+            assert score["correct"][one.client] == int((scores.argmax(1) == y).sum())
+            assert score["loss"][one.client] == pytest.approx(float(F.cross_entropy(scores, y)), rel=1e-12)
+
+
+def test_it_changes_no_other_score(tmp_path: Path) -> None:
+    small(tmp_path / "with", **ALL).run()
+    small(tmp_path / "without", **(ALL | {"common_test": False})).run()
+    found, other = parts(tmp_path / "with"), parts(tmp_path / "without")
+    assert {key: score for key, score in found.items() if key[2] != "common"} == other
+    assert {key[:2] for key in found if key[2] == "common"} == {key[:2] for key in other}
+    for (point, view, part), score in found.items():
+        if part == "common":  # also those without own test data
+            scored = [i for i, correct in enumerate(score["correct"]) if correct is not None]
+            assert scored == ([10, 11] if point == "unseen" else [*range(10)]), (point, view)
+
+
+@pytest.mark.usefixtures("kept_actors")
+def test_the_same_bytes_on_actors_and_in_resumed_runs(tmp_path: Path) -> None:
+    for k, engine in enumerate([Inline(), Ray(actors=1), Ray(actors=3)]):
+        small(tmp_path / str(k), engine=engine, **ALL).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "2")
+    small(tmp_path / "split", **(ALL | {"rounds": 1})).run()
+    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "0")
+
+
+def test_some_clients_and_an_evaluation_now_and_then(tmp_path: Path) -> None:
+    small(tmp_path, **BOTH, eval_clients=4.0, eval_every=2).run()
+    assert ["evaluation" in record for record in records(tmp_path)] == [False, True]
+    found = parts(tmp_path)
+    own, common = (found["after_aggregation", "global", part] for part in ("test", "common"))
+    assert own["clients"] == common["clients"]
+    assert len(common["correct"]) == 4
+    told = (tmp_path / "run.log").read_text()
+    assert "common test: 4 clients x 90 samples = 360 forward passes" in told
+    assert "in each of 1 evaluation\n" in told
+
+
+# ---- what is made of the scores
+
+
+def test_figures_by_hand() -> None:
+    """Own accuracies 8/10 and 10/20, on the common set 10/40 and 30/40; in the round before 4/40 and 8/40."""
+    clients = [
+        {"train": 100, "val": 0, "test": 10, "domain": 0},
+        {"train": 300, "val": 0, "test": 20, "domain": 1},
+    ]
+    population = Population.from_partition(
+        {"domain_names": ["ink", "print"], "clients": clients, "common_test": 40}
+    )
+    made = [line(0, [2, 2]), line(1, [8, 10])]
+    for record, correct in zip(made, ([4, 8], [10, 30]), strict=True):
+        part = {"correct": correct, "loss": [1.0, 3.0], "f1": [0.5, None]}
+        record["evaluation"]["after_aggregation"]["personal"]["common"] = part
+    history = History.build(population, made)
+    expected = {"mean_clients": 0.5, "pooled": 0.5, "weighted": 0.625}
+    for average, value in expected.items():
+        headline = summarise(history, evaluation.Default(average=average), 2)["headline"]  # type: ignore[arg-type]
+        assert headline["common"] == {"accuracy": pytest.approx(value), "std": None}
+    assert headline["accuracy"] == pytest.approx((100 * 0.8 + 300 * 0.5) / 400)
+    summary = summarise(history, evaluation.Default(choose="last_k", k=2), 2)
+    found = summary["views"][0]["last_k"]["common"]
+    assert summary["headline"]["common"] == {"accuracy": pytest.approx(0.325), "std": pytest.approx(0.175)}
+    assert found["domains"]["print"]["mean"] == pytest.approx(0.475)
+    assert (found["rounds"], found["measures"]["f1"]["mean"]) == ([0, 1], 0.5)
+    assert summary["views"][0]["each"]["common"]["mean"] == pytest.approx([0.15, 0.5])
+    trained = summarise(history, evaluation.Default(trained_only=True), 2)["headline"]
+    assert trained["common"]["accuracy"] == pytest.approx(0.25)  # client 0 alone
+
+
+def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
+    runs = [
+        small(tmp_path / "both", **BOTH).run(),
+        small(tmp_path / "own", **BOTH | {"common_test": False}).run(),
+    ]
+    both = runs[0].summary["headline"]
+    texts = [f"{100 * value:.2f}" for value in (both["accuracy"], both["common"]["accuracy"])]
+    (told,) = [each for each in sentences(runs[0].summary) if "(G)" in each]
+    assert [text in told for text in texts] == [True, True]
+    console = Console(file=io.StringIO(), width=200)
+    for run, known in zip(runs, (True, False), strict=True):
+        final_table(run.summary, console)
+        assert ("(G)" in (run.folder / "report.html").read_text()) == known
+        assert ("common" in (run.folder / "run.log").read_text()) == known
+        assert ("common/after_aggregation/personal" in run.rounds) == known
+        assert ("common" in set(run.clients["part"])) == known
+        groups = group_runs([run])
+        assert ("common test (G)" in comparison_heads(groups)) == known
+        assert ("common" in group_records(groups)[0]) == known
+    (group,) = group_runs(runs)  # which differ in what was measured alone
+    assert group_records([group])[0]["common"] is None
+    assert group_records(group_runs(runs[:1]))[0]["common"] == pytest.approx(100 * both["common"]["accuracy"])
+
+
+def comparison_heads(groups: Any) -> list[str]:
+    return [str(column.header).replace("\n", " ") for column in comparison(groups).columns]
+
+
+def test_records_with_scores_on_a_set_that_there_is_not(tmp_path: Path) -> None:
+    small(tmp_path, **BOTH).run()
+    path = tmp_path / "partition.json"
+    content = json.loads(path.read_text())
+    for size in (None, 0, 1):
+        path.write_text(
+            json.dumps(
+                {k: v for k, v in content.items() if k != "common_test"}
+                | ({} if size is None else {"common_test": size})
+            )
+        )
+        with refused(Damaged, "metrics.jsonl"):
+            Result.load(tmp_path)
