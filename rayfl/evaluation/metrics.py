@@ -1,8 +1,8 @@
 """Metrics over clients, derived from the scores of single ones.
 
 All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every metric,
-and counted. A round is chosen by its number or by validation data, never by the test data on which it is
-reported.
+and counted. A round is chosen by its number or by validation data. Only a protocol that asks for
+``best_test`` chooses it by the test data on which it is reported.
 """
 
 import math
@@ -276,11 +276,12 @@ def summarise_view(
 
     Returns:
         ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and,
-        for a protocol with one, ``window``: the mean metrics (see :func:`client_metrics`) over the chosen
-        evaluations, their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy
-        over them (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation
-        of these two ``over_rounds``. None where nothing can be chosen. In runs with a common test set, all of
-        this for the same evaluations on that, under ``common``. Under ``each``, for the splits that
+        for a protocol that asks for it, ``window`` or ``best_test``: the mean metrics (see
+        :func:`client_metrics`) over the chosen evaluations, their ``rounds``, the deviation ``over_rounds``
+        of mean, pooled and weighted accuracy over them (population), and ``domains``: name -> ``clients``,
+        ``mean``, ``pooled`` and the deviation of these two ``over_rounds``. None where nothing can be chosen.
+        In runs with a common test set, all of this for the same evaluations on that, under ``common``. Under
+        ``each``, for the splits that
         were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
         in them. Runs with further metrics have them under ``measures``, too: name -> ``mean``, ``pooled`` and
         ``weighted``, over the chosen evaluations, of each of ``AVERAGES``; None where it is undefined.
@@ -289,7 +290,7 @@ def summarise_view(
         ``Method.fallback``, and those of them that are ``unlisted``; after training ``initial`` and
         ``older``, of those with their initial model, and with one of an older round. What is 0 is left out.
     """
-    choices = CHOICES + (("window",) if protocol.choose == "window" else ())
+    choices = tuple(dict.fromkeys([*CHOICES, protocol.choose]))
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
     summary["each"] = {}
     population = history.population
@@ -306,7 +307,8 @@ def summarise_view(
     places = list(range(len(tests.rounds)))
     chosen_places = {
         "last": places[-1:],
-        "best_val": _best_place(tests, validation, population, protocol.choose_by),
+        "best_val": _best_place(tests, validation, population, "val", protocol.choose_by),
+        "best_test": _best_place(tests, tests, population, "test", protocol.average),
         "last_k": places[-protocol.k :],
         "window": [i for i in places if protocol.counts(int(tests.rounds[i]), rounds)],
     }
@@ -354,12 +356,22 @@ def validated_at(point: str, protocol: Protocol) -> str:
     return "after_aggregation" if protocol.point.startswith("unseen") else protocol.point
 
 
-def _best_place(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
-    """Return the place in ``tests`` with the highest validation accuracy, the earliest of equals."""
-    if validation is None:
+def _best_place(
+    tests: Scores, judge: Scores | None, population: Population, split: str, by: Average
+) -> list[int]:
+    """Return the place in ``tests`` with the highest accuracy of a judge, the earliest of equals.
+
+    Args:
+        tests: the evaluations.
+        judge: the scores that choose; None: nothing can be chosen.
+        population: the clients.
+        split: the part of the data that the judge has scored.
+        by: how its accuracies are averaged over clients.
+    """
+    if judge is None:
         return []
     places = {int(r): i for i, r in enumerate(tests.rounds)}
-    accuracies = zip(validation.rounds.tolist(), curve(validation, population, "val", by), strict=True)
+    accuracies = zip(judge.rounds.tolist(), curve(judge, population, split, by), strict=True)
     values = {places[r]: value for r, value in accuracies if r in places and not math.isnan(value)}
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 

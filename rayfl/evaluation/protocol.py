@@ -15,7 +15,9 @@ from rayfl.settings.base import classes_by_name
 from rayfl.system.text import short_repr
 
 Average = Literal["mean_clients", "pooled", "weighted"]
-Choice = Literal["last", "best_val", "last_k", "window"]
+Choice = Literal["last", "best_val", "last_k", "window", "best_test"]
+CHOSEN_ON_TEST = "chosen on test data"
+"""The label of every figure whose round is ``best_test``."""
 Spread = Literal["runs", "evaluations"]
 
 
@@ -39,7 +41,8 @@ class Protocol(Value, place="protocol"):
     choose: Choice = "last"
     """The rounds that count: the ``last`` one, the one that is best on validation data (``best_val``), the
     last ``k`` evaluations (``last_k``), or every ``step``-th round of the last ``length`` ones (``window``).
-    The test data never choose.
+    ``best_test`` is the round with the highest reported accuracy: the test data choose it, so it is too good,
+    and every report labels it "chosen on test data".
     """
     k: Annotated[int, at_least(1)] = 5
     """Number of evaluations that ``last_k`` averages, and that the reports call "last k"."""

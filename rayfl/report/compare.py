@@ -12,6 +12,7 @@ from rich.text import Text
 from rayfl.data.dataset import SPLITS
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import Scores
 from rayfl.report import significance
@@ -176,7 +177,7 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def data_warnings(run: RunRecords) -> list[str]:
-    """Return warnings about a run's data: reduced, not verified, or validation data used for training."""
+    """Return warnings about a run's data: reduced, not verified, or for other uses than their names say."""
     contents, warnings = run.history.population.contents, []
     published = contents.published if contents else {}
     if contents and published:
@@ -195,6 +196,8 @@ def data_warnings(run: RunRecords) -> list[str]:
     modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
     if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
         warnings.append("‡ trained on validation data, too")
+    if run.protocol.choose == "best_test":
+        warnings.append(f"¶ {CHOSEN_ON_TEST}")
     return warnings
 
 
@@ -566,6 +569,8 @@ def group_records(
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure, recorded).items():
+            if column == "headline" and group.runs[0].protocol.choose == "best_test":
+                column = f"headline ({CHOSEN_ON_TEST})"
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
             record[f"{column}_interval"] = significance.interval(std, len(values))

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_config
 from rayfl.report import significance
@@ -389,7 +390,11 @@ def write_tables(
 
 def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
-    return [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
+    found = [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
+    for record in found:
+        if f"¶ {CHOSEN_ON_TEST}" in record["warnings"]:
+            record[f"mean ({CHOSEN_ON_TEST})"] = record.pop("mean")
+    return found
 
 
 def our_figure(entry: Entry | None) -> str:

@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 from rich.table import Table
 
 from rayfl.errors import BadValue, Missing
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords, run_folders
 from rayfl.report.compare import check_recorded, group_by, group_runs, missing_scores, samples
 from rayfl.report.look import Look, Picture, Size
@@ -123,6 +124,7 @@ class Plot:
             panels: domains, and ``all`` for all clients together.
             look: ``size``, ``names`` and ``title``.
         """
+        look |= self._label(look)
         lines = sweep_series(self.runs, over, view, self.by)
         every = [series for _, points in lines for _, series in points]
         return _plot(look, partial(draw_sweep, lines, over, check_panels(_as_list("panels", panels), every)))
@@ -143,6 +145,7 @@ class Plot:
             start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
             look: ``size``, ``names`` and ``title``.
         """
+        look |= self._label(look)
         series = self._series(views)
         panels = _as_list("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
         return _plot(look, partial(draw_bars, series, check_panels(panels, series), start))
@@ -154,6 +157,7 @@ class Plot:
             view: the model to draw; by default that of each run's headline.
             look: ``size``, ``names`` and ``title``.
         """
+        look |= self._label(look)
         return _plot(look, partial(draw_radar, self._series([] if view is None else [view])))
 
     def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
@@ -184,6 +188,11 @@ class Plot:
             target: a test accuracy in per cent.
         """
         return progress_table(*self._panels_of(views, panels), target)
+
+    def _label(self, look: Looks) -> Looks:
+        """Return the title of a picture of chosen rounds, which says whether test data have chosen them."""
+        by_test = CHOSEN_ON_TEST if any(run.protocol.choose == "best_test" for run in self.runs) else ""
+        return {"title": ", ".join(filter(None, (look.get("title"), by_test)))}
 
     def _series(self, views: Sequence[str]) -> list[Series]:
         return series_of(group_runs(self.runs, self.by), _as_list("views", views), self.by)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.evaluation.metrics import none_if_nan
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
 from rayfl.record.history import (
@@ -137,7 +138,8 @@ def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: boo
 
 def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
-    cards = [("Test accuracy", f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
+    label = "Test accuracy" + f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test")
+    cards = [(label, f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
     if common := headline and headline.get("common"):
         cards.append(("Common test set (G)", f"{percent(common['accuracy'], common['std'])} %"))
     entry = view_summary(result)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, percent, plain_table, size
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import one_line
@@ -41,6 +42,7 @@ def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, 
         "best_val": "best by\nvalidation",
         "last_k": f"mean of\nlast {evaluations_text(entries)}",
         "window": f"mean of\nlast {window}",
+        "best_test": CHOSEN_ON_TEST.replace(" on ", " on\n"),
     }
     return {choice: heading for choice, heading in headings.items() if choice in summary["views"][0]}
 
@@ -141,6 +143,8 @@ def headline_source(headline: Mapping[str, Any]) -> str:
         when = f"mean ± std over {len(headline['rounds'])} evaluations of rounds {first} to {last}"
     elif headline["choose"] == "best_val":
         when = f"round {last}, best by validation"
+    elif headline["choose"] == "best_test":
+        when = f"round {last}, {CHOSEN_ON_TEST}"
     else:
         when = f"round {last}"
     about = [headline["view"], as_text(headline["point"]), AVERAGE_NAMES[headline["average"]], when]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -146,12 +147,12 @@ def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     for run in runs:
         cell, summary = run.config["cell"], run.summary
         seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))
-        headline = summary["headline"] or {}
+        accuracy = percent_cell((summary["headline"] or {}).get("accuracy"))
         rows.append(
             [
                 SheetCell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
                 SheetCell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
-                percent_cell(headline.get("accuracy")),
+                replace(accuracy, text=accuracy.text + "¶" * (run.protocol.choose == "best_test")),
                 SheetCell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
                 SheetCell(size(summary["up"]), float(summary["up"])),
                 SheetCell(size(summary["down"]), float(summary["down"])),

@@ -7,6 +7,8 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
+
 AVERAGE_NAMES = {
     "mean_clients": "mean over clients",
     "pooled": "pooled",
@@ -20,6 +22,7 @@ CHOICE_NAMES = {
     "best_val": "best round by validation",
     "last_k": "mean of the last evaluations",
     "window": "mean of the window",
+    "best_test": f"best round by test data ({CHOSEN_ON_TEST})",
 }
 """Names of the choices of rounds."""
 

@@ -260,6 +260,9 @@ def check_sweep(space: Space, points: Sequence[SearchPoint]) -> None:
         if federation.eval_every == 0:
             raise Conflict("eval_every", "is 0, so there is nothing to compare", "set it to at least 1")
         with error_context(f"the point {point.label} cannot work"):
+            if federation.protocol.choose == "best_test":
+                problem = "is best_test, and a sweep never goes by test data"
+                raise Conflict("protocol.choose", problem, "choose best_val, or last")
             if data is None or data_key(point.settings) != about:
                 about, data = data_key(point.settings), federation.federated_data()
             federation.check(data)

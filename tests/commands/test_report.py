@@ -1,3 +1,4 @@
+import csv
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from rayfl import Result, evaluation
 from rayfl.commands import figure, report
 from rayfl.errors import BadValue, Missing, Unknown
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.report.formats import SUFFIXES
 from tests.support.records import write_run
 from tests.support.refusals import told
@@ -103,6 +105,19 @@ def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
         save = [*map(str, runs), "--save", str(tmp_path / "x.png"), "--point", "after_training", *more]
         assert figure.main([kind, *save]) == 0
         assert f"not recorded: personal, after training ({runs[0]})" in capsys.readouterr().err
+
+
+def test_the_best_round_by_test_data_is_never_without_its_label(tmp_path, capsys):
+    run = write_run(tmp_path / "run", eval_every=1)
+    files = [tmp_path / f"out{ending}" for ending in SUFFIXES]
+    assert report.main([str(run), "--choose", "best_test", "--save", *map(str, files)]) == 0
+    curve = Result.load(run).summary["views"][0]["each"]["test"]["mean"]
+    assert f"{100 * max(curve):.2f}¶" in (shown := words(capsys))
+    assert CHOSEN_ON_TEST in shown
+    assert all(CHOSEN_ON_TEST in file.read_text() for file in files)
+    (row,) = csv.DictReader((tmp_path / "out.csv").open())
+    assert float(row[f"headline ({CHOSEN_ON_TEST})"]) == pytest.approx(100 * max(curve))
+    assert "headline" not in row
 
 
 def test_runs_that_a_headline_makes_alike_count_once(tmp_path):

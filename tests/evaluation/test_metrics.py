@@ -131,6 +131,19 @@ def test_of_equally_good_rounds_the_earliest_is_the_best():
     assert summary(people([10]), records)["views"][0]["best_val"]["rounds"] == [1]
 
 
+def test_only_who_asks_for_it_gets_the_best_round_by_test_data():
+    """The highest mean over clients is that of round 2, the highest share of all samples that of round 1."""
+    records = [line(0, [1, 18], [9, 9]), line(1, [1, 22], [2, 2]), line(2, [6, 0], [5, 5])]
+    population = people([10, 50])
+    assert "best_test" not in summary(population, records)["views"][0]
+    for average, round, accuracy in (("mean_clients", 2, 0.3), ("pooled", 1, 23 / 60)):
+        asked = evaluation.Default(choose="best_test", average=average)
+        headline = summary(population, records, asked)["headline"]
+        assert headline["rounds"] == [round]
+        assert headline["accuracy"] == pytest.approx(accuracy)
+    assert not asked.needs_validation
+
+
 def test_without_validation_data_there_is_no_best_round():
     without = summary(people([10], val=[0]), [line(0, [5])])["views"][0]
     assert without["best_val"] is None

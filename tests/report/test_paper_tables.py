@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import yaml
 
+import rayfl
 from rayfl import evaluation
 from rayfl.commands import report
 from rayfl.errors import Missing, Unknown
+from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.formats import SUFFIXES
 from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
 from rayfl.report.printed import Figure, find_printed, printed_table
 from rayfl.report.run_page import run_page
+from rayfl.report.summary import sentences
 from rayfl.report.table_page import table_page
 from rayfl.report.text import number
 from rayfl.running.result import Result
@@ -69,6 +72,24 @@ def test_the_page_of_a_run_has_the_printed_numbers_and_reads_the_run_once(tmp_pa
     page = run_page(run)
     for text in (f"{100 * run.accuracy:.2f}", "63.00", "70.50"):  # ours; Amazon's and the mean of the paper
         assert f">{text}<" in page
+
+
+def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
+    best = evaluation.Default(choose="best_test")
+    folder = write_cell(tmp_path / "run", "own", "FedBN", "digits", protocol=best)
+    run, entries = Result.load(folder), compare("own", [folder])
+    for path in write_tables(entries, "A table", tmp_path, "FedAvg"):
+        assert CHOSEN_ON_TEST in path.read_text(), path
+    shown = f"{100 * run.accuracy:.2f}¶"
+    assert shown in (tmp_path / "table.tex").read_text()
+    page = table_page("A table", entries, [folder], tmp_path, planned=1)
+    assert CHOSEN_ON_TEST in page
+    assert page.count(shown) == 2  # in the table and in the list of runs
+    assert f"Test accuracy, {CHOSEN_ON_TEST}" in run_page(run)
+    assert CHOSEN_ON_TEST in sentences(run.summary)[0]
+    assert CHOSEN_ON_TEST in repr(run)
+    assert rayfl.Plot(run).bars().figure.get_suptitle() == CHOSEN_ON_TEST
+    assert rayfl.Plot(run, choose="last").bars().figure.get_suptitle() == ""
 
 
 def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):

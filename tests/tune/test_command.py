@@ -108,6 +108,7 @@ def test_schedulers_know_the_rounds_of_the_longest_trial(
     ("changes", "kind", "place"),
     [
         ({"more": "{eval_every: 0}"}, Conflict, "eval_every"),
+        ({"more": "{protocol.choose: best_test}"}, Conflict, "protocol.choose"),
         ({"more": "{data.val_fraction: 0.0}"}, Conflict, "best"),
         ({"search": "search: {net: [LeNet, CNNC]}"}, Unknown, "net"),
         ({"search": "search: {net: [LeNet, AlexNet]}"}, Conflict, "net"),
