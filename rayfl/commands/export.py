@@ -36,7 +36,7 @@ def export(
     output: str | Path,
     view: str | None = None,
     format: Format = "safetensors",
-    round: int | None = None,
+    round: int | Literal["best"] | None = None,
 ) -> Path:
     """Write a model of a run, and a JSON file beside it that describes its inputs and classes.
 
@@ -47,7 +47,7 @@ def export(
         view: the model; by default that of the run's headline.
         format: ``safetensors`` writes the weights of a view that is one net, by their names; ``torch``
             a program of ``torch.export`` with its weights, of any view.
-        round: completed rounds of the checkpoint; by default the newest one.
+        round: completed rounds of the checkpoint, or ``best``, by validation; by default the newest one.
 
     Returns:
         The file with the model.
@@ -144,7 +144,7 @@ def export_models(
     view: str | None = None,
     format: Format = "safetensors",
     output: str | None = None,
-    round: int | None = None,
+    round: int | Literal["best"] | None = None,
 ) -> None:
     """Write a client's trained model for other programs, with a JSON file beside it: classes, inputs and how
     they are normalised. The data set is not needed.
@@ -155,7 +155,8 @@ def export_models(
         view: the model; default: the headline's.
         format: safetensors: the weights of one net; torch: a program of torch.export, of any view.
         output: file or folder; default: the folder models in the run folder.
-        round: after so many rounds; default: the newest checkpoint.
+        round: after so many rounds, or best: after the evaluation that is best on validation data, of a run
+            with checkpoint_keep=best; default: the newest checkpoint.
     """
     # rayfl writes no code into run folders: code there may be a stranger's.
     foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(run).rglob("*"))

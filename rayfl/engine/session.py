@@ -382,7 +382,9 @@ class Session:
 
     # ---- checkpoints
 
-    def save(self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any]) -> None:
+    def save(
+        self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any], best: int = 0
+    ) -> None:
         """Write a checkpoint of the state after all rounds before ``round``.
 
         Args:
@@ -390,6 +392,7 @@ class Session:
             round: the next round.
             progress: what the driver keeps, as plain JSON.
             settings: the settings that decide the numbers, see ``Manifest``.
+            best: see :meth:`rayfl.record.checkpoint.Checkpoints.commit`.
         """
         where = str(folder.resolve())  # workers on a cluster that was joined run in another folder
         if not self._files:
@@ -411,7 +414,7 @@ class Session:
                 self._files.pop(number, None)
         files = {number: self._files[number] for number in sorted(self._files)}
         without = sorted(self._stateless)
-        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file, without))
+        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file, without), best)
         self._changed = set()
         self._losses = 0
 

@@ -170,6 +170,29 @@ class Validation:
         return none_if_nan(average(client_metrics(found[0], self.population, "val"), self.protocol.choose_by))
 
 
+class BestRound:
+    """The round whose evaluation is the best on validation data, as the rounds come.
+
+    Attributes:
+        completed: rounds that are over after it, the earliest of equals; 0: there is none yet.
+
+    Args:
+        population: the clients.
+        protocol: of the run.
+    """
+
+    def __init__(self, population: Population, protocol: Protocol) -> None:
+        self._validation, self._accuracy, self.completed = Validation(population, protocol), -math.inf, 0
+
+    def is_best(self, record: Mapping[str, Any]) -> bool:
+        """Take in the record of the next round; return whether it is better than all before."""
+        accuracy = self._validation.accuracy(record)
+        if accuracy is None or accuracy <= self._accuracy:
+            return False
+        self._accuracy, self.completed = accuracy, record["round"] + 1
+        return True
+
+
 class Patience:
     """Says when a run has gone on for too long without a better validation accuracy.
 

@@ -101,8 +101,13 @@ class Checkpoints:
         """
         return self._write(f"clients-{number:05d}", dict(sorted(rows.items()))) if rows else None
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make this checkpoint the newest, and remove older ones that are not kept."""
+    def commit(self, manifest: Manifest, best: int = 0) -> None:
+        """Make this checkpoint the newest, and remove older ones that are not kept.
+
+        Args:
+            manifest: the checkpoint.
+            best: completed rounds of one that is kept however old it is; 0 for none.
+        """
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
                 raise Missing(
@@ -116,7 +121,7 @@ class Checkpoints:
         files.disk.sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
         self.keep_names()
-        self._prune(manifest.round)
+        self._prune(manifest.round, best)
 
     def keep_names(self) -> None:
         """Bring the names of all files to the disk: before files of older checkpoints are removed, and before
@@ -195,7 +200,8 @@ class Checkpoints:
         path = self.folder / f"manifest-{round:06d}.json"
         if path not in self._manifests():
             there = ", ".join(map(str, self.rounds)) or "none"
-            raise Missing(self.folder, f"has no checkpoint after {round} rounds; it has those after {there}")
+            problem = f"has no checkpoint after {round} rounds; it has those after {there}"
+            raise Missing(self.folder, problem, "checkpoint_keep=best keeps that of the best evaluation")
         return _read_manifest(path)
 
     def read(self, name: str) -> Any:
@@ -244,11 +250,12 @@ class Checkpoints:
         write_file(path, content, _FULL)  # also a damaged file of this name
         return name
 
-    def _prune(self, newest: int) -> None:
+    def _prune(self, newest: int, best: int) -> None:
         """Remove files that the kept checkpoints do not need, and remains of interrupted ones."""
         manifests = self._manifests()
         later = [p for p in manifests if _round_of(p) > newest]  # of a run that was rolled back
-        kept = [p for p in manifests if p not in later][:KEEP]
+        rest = [p for p in manifests if p not in later]
+        kept = rest[:KEEP] + [p for p in rest[KEEP:] if _round_of(p) == best]
         needed = {p.name for p in kept}
         for path in kept:
             try:

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, local_pair
 from rayfl.errors import Damaged, Missing
+from rayfl.evaluation.metrics import BestRound
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.history import PARTITION, read_history, read_partition
+from rayfl.record.history import PARTITION, read_history, read_partition, read_population, read_records
 from rayfl.running.settings import RunSettings, recorded_settings
 from rayfl.system.own_code import changed_code
 from rayfl.system.text import warn
 
 
-def load_models(folder: str | Path, round: int | None = None, data: bool = True) -> Models:
+def load_models(folder: str | Path, round: int | Literal["best"] | None = None, data: bool = True) -> Models:
     """Read the models of a run, finished or not.
 
     Args:
         folder: the run folder.
-        round: the number of completed rounds after which; a run keeps its last two checkpoints. By default
-            the newest.
+        round: the number of completed rounds after which; a run keeps its last two checkpoints. ``best``:
+            after the evaluation that is best on validation data, which a run with ``checkpoint_keep=best``
+            keeps. By default the newest.
         data: whether the data are loaded again, from where the run had them. Without them models predict and
             leave as files just the same, and ``Models.batch`` has nothing to give.
     """
     run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
+    if round == "best":
+        best = BestRound(read_population(Path(folder)), run.protocol)
+        if not sum(map(best.is_best, read_records(Path(folder)))):
+            raise Missing(folder, "has no evaluation on validation data, so none is the best")
+        round = best.completed
     manifest = checkpoints.newest_intact()[0] if round is None else checkpoints.checkpoint_after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models", "run it with checkpoint_every above 0")

@@ -110,6 +110,10 @@ class RunSettings(Settings, place=""):
     """
     checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
     """Rounds between two checkpoints; one is also written at the end."""
+    checkpoint_keep: Literal["last", "best"] = "last"
+    """Which checkpoints stay: the ``last`` two; ``best``: also that of the evaluation that is best on
+    validation data, after which one is written, too.
+    """
     on_bad_update: Literal["stop", "drop"] = "stop"
     """What happens if an update has NaN or infinity, or if a client raises an exception: ``stop`` the run, or
     ``drop`` the client's update of this round. An exception that does not come again when the update is
@@ -249,6 +253,11 @@ class RunSettings(Settings, place=""):
         checks.check_names(type(self.sampling))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
+        if self.checkpoint_keep == "best":
+            checks.check_validated("checkpoint_keep", "is best", data)
+            if 0 in (self.checkpoint_every, self.eval_every):
+                problem = "is best, and without checkpoint_every and eval_every there is none to keep"
+                raise Conflict("checkpoint_keep", problem, "set both to at least 1")
         warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
         if self.protocol.patience and not self.eval_every:
             warnings.append(

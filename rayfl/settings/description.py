@@ -17,7 +17,7 @@ from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.own_code import is_own
 from rayfl.system.text import short_repr
 
-RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
+RESUMABLE = ("rounds", "engine", "checkpoint_every", "checkpoint_keep", "quiet", "loggers", "log_level")
 """Settings that may change when a run is resumed; with others it would be another run.
 
 ``rounds`` may not change where a method or a schedule uses it: see ``Federation.result_settings``.

@@ -64,6 +64,14 @@ def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, caps
     torch.testing.assert_close(scores, models.scores(3, x)["global"], rtol=1e-4, atol=1e-4)
 
 
+def test_the_best_checkpoint_by_validation_is_exported(tmp_path, capsys):
+    folder = tmp_path / "run"
+    small(folder, rounds=1, checkpoint_keep="best").run()
+    assert main(["export", str(folder), "--client", "3", "--round", "best"]) == 0
+    about = json.loads((folder / "models" / "client-3-personal.safetensors.json").read_text())
+    assert about["round"] == 1
+
+
 def test_a_program_takes_batches_of_any_size(mixed, tmp_path, capsys):
     assert main(["export", str(mixed), "--client", "3", "--format", "torch", "--output", str(tmp_path)]) == 0
     program = torch.export.load(str(tmp_path / "client-3-personal.pt2")).module()

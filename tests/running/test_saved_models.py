@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl import Inline, Result, Training, UserError, load_models
+from rayfl import Federation, Inline, Result, Training, UserError, load_models
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.data import EmbeddedDigits
-from rayfl.errors import Missing, Unknown
-from rayfl.methods import METHODS
+from rayfl.data import EmbeddedDigits, Synthetic
+from rayfl.errors import Conflict, Missing, Unknown
+from rayfl.federation import resumed
+from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import CNNB
+from rayfl.record.checkpoint import Checkpoints
+from rayfl.training import Client, State
 from tests.methods.cases import net_of
 from tests.support.federations import small
 from tests.support.own_modules import SCALED, OwnModules
@@ -110,6 +113,73 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
     assert not torch.equal(personal, last.scores(5, x)["personal"])
     with pytest.raises(UserError, match="no checkpoint after 3 rounds; it has those after 2, 4"):
         load_models(tmp_path / "whole", round=3)
+
+
+class Fading(FedAvg):
+    """After three rounds its updates are zeros, so that a model of these rounds is the best."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train, then spoil the update."""
+        up, state = await super().local_update(client, state, down)
+        return {"weights": up["weights"] * (client.round < 3)}, state
+
+
+class Dies(Callback):
+    """Ends the process, as far as a run can tell, before the checkpoint of a round."""
+
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Die after this round."""
+        if record["round"] == self.round:
+            raise RuntimeError("killed")
+        return False
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
+    """With the newest two; after any kill the files are the same, and without the option they are as ever."""
+
+    def made(name: str, **changes: Any) -> Federation:
+        changes = {"method": Fading(), "rounds": 9, "checkpoint_keep": "best", **changes}
+        return small(tmp_path / name, **changes)
+
+    def files(name: str) -> dict[str, bytes]:
+        paths = [tmp_path / name / "metrics.jsonl", *(tmp_path / name / "checkpoints").iterdir()]
+        return {path.name: path.read_bytes() for path in paths}
+
+    result = made("whole").run()
+    accuracies = result.summary["views"][0]["each"]["val"]["mean"]
+    best = accuracies.index(max(accuracies)) + 1
+    assert best < 4
+    kept = Checkpoints(tmp_path / "whole" / "checkpoints")
+    assert kept.rounds == [best, 8, 9]
+    models = load_models(tmp_path / "whole", round="best")
+    assert models.round == best
+    x, y = models.batch(5)
+    row = result.clients.query(
+        f"round == {best - 1} and client == 5 and part == 'test' and view == 'personal'"
+    )
+    assert [int((models.scores(5, x)["personal"].argmax(1) == y).sum())] == row["correct"].tolist()
+    for round in (0, 2, 4, 7):
+        with pytest.raises(RuntimeError):
+            made(f"killed {round}").run([Dies(round)])
+        resumed(tmp_path / f"killed {round}").run()
+        assert files(f"killed {round}") == files("whole")
+    made("last", checkpoint_keep="last").run()
+    assert Checkpoints(tmp_path / "last" / "checkpoints").rounds == [8, 9]
+    assert files("last").items() <= files("whole").items()
+    with refused(Missing, "checkpoints"):
+        load_models(tmp_path / "last", round="best")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"checkpoint_every": 0}, {"eval_every": 0}, {"data": Synthetic(train=90, test=30)}]
+)
+def test_without_scores_or_checkpoints_none_is_the_best(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with refused(Conflict, "checkpoint_keep"):
+        small(tmp_path / "run", checkpoint_keep="best", **changes).run()
+    assert not (tmp_path / "run").exists()
 
 
 def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ GONE: tuple[str, ...] = ("scoring",)
 NEW = (
     *("training: loss", "settings: training.loss", "settings: training.loss.label_smoothing"),
     *("test_from", "test_share", "test_by_class"),
-    *("unseen_clients", "common_test"),
+    *("unseen_clients", "common_test", "checkpoint_keep"),
     *("sampling: init_args", "settings: sampling.once"),
 )
 """Settings that one of two files may lack, by the ends of their places."""
