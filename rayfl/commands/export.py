@@ -131,7 +131,7 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     return parser_of_function(
         export_models,
-        {"run": "RUN", "client": "N", "output": "PATH"},
+        {"run": "RUN", "client": "N", "output": "PATH", "matrix": "FILE"},
         prog="rayfl export",
         usage="rayfl export RUN --client N [OPTIONS]",
     )
@@ -140,33 +140,43 @@ def parser() -> Parser:
 def export_models(
     run: str,
     *,
-    client: int | Literal["all"],
+    client: Sequence[int | Literal["all"]],
     view: str | None = None,
     format: Format = "safetensors",
     output: str | None = None,
     round: int | Literal["best"] | None = None,
+    matrix: str | None = None,
 ) -> None:
     """Write a client's trained model for other programs, with a JSON file beside it: classes, inputs and how
     they are normalised. The data set is not needed.
 
     Args:
         run: the run folder.
-        client: its number, from 0; or all.
+        client: its number, from 0; several; or all.
         view: the model; default: the headline's.
         format: safetensors: the weights of one net; torch: a program of torch.export, of any view.
         output: file or folder; default: the folder models in the run folder.
         round: after so many rounds, or best: after the evaluation that is best on validation data, of a run
             with checkpoint_keep=best; default: the newest checkpoint.
+        matrix: write instead the accuracy of every one of these models on the test data of every one of these
+            clients, as CSV: a row for each model. This needs the data set.
     """
     # rayfl writes no code into run folders: code there may be a stranger's.
     foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(run).rglob("*"))
     with nullcontext() if foreign else local_imports():
+        from rayfl.report.formats import csv_text
         from rayfl.running.saved_models import load_models
 
         result = Result.load(run)
-        models = load_models(run, round, data=False)
+        models = load_models(run, round, data=matrix is not None)
+        clients = list(range(len(models)) if "all" in client else map(int, client))
+        if matrix is not None:
+            found = models.accuracies(clients, view or _headline_view(result, models)).tolist()
+            heads = [f"data of client {i}" for i in clients]
+            rows = [{"model of client": i} | dict(zip(heads, own)) for i, own in zip(clients, found)]
+            write_file(Path(matrix).expanduser(), csv_text(rows), "choose another --matrix")
+            return print_note(matrix)
         place = Path(output or Path(run, "models")).expanduser()
-        clients = range(len(models)) if client == "all" else [client]
         if len(clients) > 1 and place.suffix in MODEL_ENDINGS.values():
             raise Conflict("--output", f"{place} is one file, for {len(clients)} clients: give a folder")
         for number in clients:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.text import Text
 
@@ -23,7 +23,9 @@ from rayfl.report.compare import (
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, entry_records, footnotes, printed_comparison
 from rayfl.report.printed import find_printed
+from rayfl.report.text import fit_table
 from rayfl.running.result import Result
+from rayfl.settings.base import above, at_most
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 
@@ -48,6 +50,7 @@ def report_runs(
     by: str = "",
     measure: str | None = None,
     columns: str = "",
+    target: Annotated[float, above(0), at_most(100)] | None = None,
     save: Sequence[str] = (),
 ) -> None:
     """Compare runs in a table: accuracies (mean ± std over seeds) and traffic.
@@ -68,6 +71,8 @@ def report_runs(
             the data and all keys but the seeds, the output folder and the engine.
         measure: show a recorded metric, such as f1, in the place of the accuracy.
         columns: columns to show, such as method,headline,last round; CSV and JSON files have all.
+        target: also show after how many rounds and bytes, sent and received, runs reach this test accuracy in
+            per cent: the least and the most of all runs.
         save: write the table, as the ending says: .md, .csv, .json, .html, or .tex with booktabs' rules.
     """
     for file in save:
@@ -87,17 +92,19 @@ def report_runs(
         loaded, shown = samples(run.scored(**headline) for run in recorded)
         check_recorded(loaded, **{"--measure": measure})
         groups = group_runs(loaded, keys)
-        table = comparison(groups, keys, measure, split_names(columns))
-        records = group_records(groups, keys, measure)
+        table = comparison(groups, keys, measure, split_names(columns), target)
+        records = group_records(groups, keys, measure, target)
         notes = [*caption(groups, keys, measure), *shown]
         compared = headline_tests(groups, keys) if save and not measure else []
         tests = {"tests": [asdict(test) for test in compared]}
     console = Terminal()
-    # Lines may be longer than the terminal is wide, but every figure is shown in full.
-    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    fitted, left_out = fit_table(table, console) if console.is_terminal else (table, [])
+    # Lines may be longer than a file or a very narrow terminal is wide, but every figure is shown in full.
+    needed = console.measure(fitted, options=console.options.update(max_width=1000)).maximum
     console.width = max(console.width, needed)
-    console.print(table)
-    for line in shown:
+    console.print(fitted)
+    said = f"Without room here: {', '.join(left_out)}. --columns chooses columns, --save FILE writes all."
+    for line in [*([said] if left_out else []), *shown]:
         console.print(Text(line), soft_wrap=True)
     for file in save:
         write_table(Path(file).expanduser(), table, notes, records, **tests)

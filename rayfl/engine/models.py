@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count
@@ -127,6 +127,25 @@ class Models:
             self._personalised = {client: found.get(client, state)}
         return self._personalised[client]
 
+    def accuracies(self, clients: Sequence[int], view: str = "personal") -> np.ndarray:
+        """Return the accuracies of clients' models on each other's test data, float64 [models, data].
+
+        NaN stands for the data of a client without test samples.
+
+        Args:
+            clients: their numbers, for rows and columns.
+            view: the model.
+        """
+        self._check_view(view)
+        found = np.full((len(clients), len(clients)), np.nan)
+        for row, column in np.ndindex(found.shape):
+            x, y = self.batch(clients[column])
+            if len(y):
+                with torch.no_grad():
+                    right = self.scores(clients[row], x)[view].argmax(1) == y
+                found[row, column] = int(right.sum()) / len(y)
+        return found
+
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return what enters the last layer, [B, d], for inputs [B, ...], by view.
 
@@ -144,6 +163,10 @@ class Models:
         if not 0 <= client < len(self):
             raise Unknown(f"client {client}", f"is not there: clients are numbered from 0 to {len(self) - 1}")
 
+    def _check_view(self, view: str) -> None:
+        if view not in self.views:
+            raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
+
     def module(self, client: int, view: str) -> nn.Module:
         """Return a view of a client as a module of PyTorch's own; see :meth:`ClientModels.module`."""
         plain = self.plain(client, view)
@@ -152,8 +175,7 @@ class Models:
     def plain(self, client: int, view: str) -> nn.Module | None:
         """Return a view that is a single net as this net, under its own names; None for other views."""
         self._check_client(client)
-        if view not in self.views:
-            raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
+        self._check_view(view)
         like, own = self.example_inputs(), self._worker.client(client, self.round).net
         nets = {own.eval, *(net.eval for net in self._worker.context.nets.values())}
         found = only_net(nets, lambda: self.scores(client, like)[view], like)

@@ -135,6 +135,9 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
 class Validation:
     """The validation scores by which a protocol chooses rounds, as the rounds come.
 
+    Attributes:
+        best: rounds that are over after the best one that :meth:`is_best` was told of; 0: there is none yet.
+
     Args:
         population: the clients.
         protocol: of the run.
@@ -143,6 +146,7 @@ class Validation:
     def __init__(self, population: Population, protocol: Protocol) -> None:
         self.population, self.protocol = population, protocol
         self._trained: set[int] = set()
+        self._highest, self.best = -math.inf, 0
 
     def scores(self, record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
         """Return correct samples and losses of a round, each float64 [clients]; None in one without scores.
@@ -169,27 +173,12 @@ class Validation:
             return None
         return none_if_nan(average(client_metrics(found[0], self.population, "val"), self.protocol.choose_by))
 
-
-class BestRound:
-    """The round whose evaluation is the best on validation data, as the rounds come.
-
-    Attributes:
-        completed: rounds that are over after it, the earliest of equals; 0: there is none yet.
-
-    Args:
-        population: the clients.
-        protocol: of the run.
-    """
-
-    def __init__(self, population: Population, protocol: Protocol) -> None:
-        self._validation, self._accuracy, self.completed = Validation(population, protocol), -math.inf, 0
-
     def is_best(self, record: Mapping[str, Any]) -> bool:
-        """Take in the record of the next round; return whether it is better than all before."""
-        accuracy = self._validation.accuracy(record)
-        if accuracy is None or accuracy <= self._accuracy:
+        """Return whether ``best_val`` would choose this round, in place of :meth:`accuracy`."""
+        accuracy = self.accuracy(record)
+        if accuracy is None or accuracy <= self._highest:
             return False
-        self._accuracy, self.completed = accuracy, record["round"] + 1
+        self._highest, self.best = accuracy, record["round"] + 1
         return True
 
 
@@ -380,21 +369,21 @@ def validated_at(point: str, protocol: Protocol) -> str:
 
 
 def _best_place(
-    tests: Scores, judge: Scores | None, population: Population, split: str, by: Average
+    tests: Scores, judge: Scores | None, people: Population, split: str, by: Average
 ) -> list[int]:
     """Return the place in ``tests`` with the highest accuracy of a judge, the earliest of equals.
 
     Args:
         tests: the evaluations.
         judge: the scores that choose; None: nothing can be chosen.
-        population: the clients.
+        people: the clients.
         split: the part of the data that the judge has scored.
         by: how its accuracies are averaged over clients.
     """
     if judge is None:
         return []
     places = {int(r): i for i, r in enumerate(tests.rounds)}
-    accuracies = zip(judge.rounds.tolist(), curve(judge, population, split, by), strict=True)
+    accuracies = zip(judge.rounds.tolist(), curve(judge, people, split, by), strict=True)
     values = {places[r]: value for r, value in accuracies if r in places and not math.isnan(value)}
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
-from rayfl.evaluation.protocol import CHOSEN_ON_TEST, Protocol, read_protocol, with_protocol
+from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.settings.base import DisplayMixin, UnquotedText
@@ -76,9 +76,7 @@ class RunRecords(DisplayMixin):
 
     def _repr_line_(self) -> dict[str, Any]:
         rounds = UnquotedText(f"{self.summary['completed']} of {self.summary['rounds']}")
-        by_test = f" ({CHOSEN_ON_TEST})" if self.protocol.choose == "best_test" else ""
-        accuracy = UnquotedText(f"{round(self.accuracy, 4)}{by_test}")
-        return {"folder": str(self.folder), "rounds": rounds, "accuracy": accuracy}
+        return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
 
     @cached_property
     def protocol(self) -> Protocol:

@@ -26,6 +26,7 @@ from rayfl.report.text import (
     mean_and_std,
     number,
     plain_table,
+    range_text,
     size,
 )
 from rayfl.settings.description import changes_data, changes_experiment, flatten_config
@@ -168,12 +169,7 @@ def data_of(run: RunRecords) -> str:
 
 def sizes_of(runs: Sequence[RunRecords]) -> str:
     """Return the clients' numbers of samples: "2,000/200/400" for train, val and test."""
-    return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in SPLITS)
-
-
-def _range(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return "/".join(range_text(int(run.history.population.samples[p].sum()) for run in runs) for p in SPLITS)
 
 
 def data_warnings(run: RunRecords) -> list[str]:
@@ -335,8 +331,8 @@ def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
     }
     for option, value in asked.items():
         if value is not None and value not in recorded[option]:
-            there = ", ".join(recorded[option]) or "none"
-            raise Unknown(option, f"{value}: no run has recorded it; there are {there}")
+            there, near = ", ".join(recorded[option]) or "none", did_you_mean(value, recorded[option])
+            raise Unknown(option, f"{value}: no run has recorded it{near} There are {there}")
 
 
 def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
@@ -388,21 +384,22 @@ def missing_scores(run: RunRecords) -> str:
 
 
 COLUMNS = ("headline", "common", *CHOICES)
-"""The accuracies of the comparison; ``common`` is the headline's on a common test set."""
+"""The accuracies of the comparison; ``common`` is the headline's on a common test set, where there is one."""
+FURTHER = {"worst_decile": "worst\ndecile", "client_std": "std over\nclients"}
+"""Further figures of the headline's rounds, in per cent, and their headings."""
 
 
-def figures(
-    group: RunGroup, measure: str | None = None, columns: Iterable[str] = COLUMNS
-) -> dict[str, list[float | None]]:
+def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
     """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
 
-    Those of a seed are means over its runs. All are None in a group with runs that are :func:`conflicts_of`.
+    Without a ``measure`` there are those of :func:`further_figures`, too. Those of a seed are means over its
+    runs. All are None in a group with runs that are :func:`conflicts_of`.
     """
     apart = bool(conflicts_of(group.runs))
     seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
     return {
-        column: [None if apart else mean_and_std([each[column] for each in own])[0] for own in seeds]
-        for column in columns
+        column: [None if apart else mean_and_std([each.get(column) for each in own])[0] for own in seeds]
+        for column in dict.fromkeys(column for own in seeds for each in own for column in each)
     }
 
 
@@ -411,17 +408,46 @@ def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]
     entry, found = view_summary(run) or {}, dict[str, float | None]()
     for column in COLUMNS:
         chosen = entry.get(column if column in CHOICES else run.protocol.choose) or {}
-        chosen = chosen.get("common", {}) if column == "common" else chosen
+        if column == "common":
+            if "common" not in chosen:
+                continue
+            chosen = chosen["common"]
         averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
         value = averages.get(AVERAGES[run.protocol.average])
         found[column] = 100 * value if measure is None and value is not None else value
-    return found
+    return found | (further_figures(run) if measure is None else {})
 
 
-def _recorded_columns(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the accuracies of the comparison: ``common`` only if a run was scored on such a test set."""
-    headlines = [run.summary["headline"] or {} for group in groups for run in group.runs]
-    return [name for name in COLUMNS if name != "common" or any(name in found for found in headlines)]
+def further_figures(run: RunRecords) -> dict[str, float | None]:
+    """Return what stands beside the headline of a run, of its rounds: ``FURTHER``, and further metrics."""
+    chosen = (view_summary(run) or {}).get(run.protocol.choose) or {}
+    percents = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
+    found = {name: None if value is None else 100 * value for name, value in percents.items()}
+    metrics = chosen.get("measures", {}).items()
+    return found | {name: values[AVERAGES[run.protocol.average]] for name, values in metrics}
+
+
+def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
+    """Return the completed rounds when a curve first reaches a target; None: never."""
+    reached = rounds[accuracy >= target]
+    return int(reached[0]) if len(reached) else None
+
+
+def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[int | None]]:
+    """Return the ``rounds``, and the ``bytes`` sent and received, until runs reach a target.
+
+    Args:
+        runs: the runs; None stands for one that no evaluation of which reaches the target.
+        target: a test accuracy in per cent, of the headline's view and averaged as the headline.
+    """
+    costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
+    for run in runs:
+        scores = counted_view(run)
+        done = rounds_to(scores.rounds + 1, values_over_rounds(run, scores), target) if scores else None
+        spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
+        costs["rounds"].append(done)
+        costs["bytes"].append(None if done is None else sum(spent))
+    return costs
 
 
 def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
@@ -472,7 +498,7 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     complete = [row for row, group in enumerate(groups) if group.complete]
     for rows in group_by(complete, blocks.__getitem__).values():
         for column in COLUMNS:
-            means = {str(row): mean_and_std(shown[row][column])[0] for row in rows}
+            means = {str(row): mean_and_std(shown[row].get(column, []))[0] for row in rows}
             ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
     return ranked
 
@@ -482,6 +508,7 @@ def comparison(
     by: Sequence[str] = (),
     measure: str | None = None,
     columns: Sequence[str] = (),
+    target: float | None = None,
 ) -> Table:
     """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
 
@@ -490,6 +517,7 @@ def comparison(
         by: the keys by which runs were grouped; empty: all keys.
         measure: a further metric that replaces the accuracy.
         columns: headings of the columns to show, by default all.
+        target: a test accuracy in per cent; columns say after how many rounds and bytes it is reached.
     """
     headings, cells = labels(groups, by)
     # data and partition, where they are the same in all groups
@@ -504,9 +532,13 @@ def comparison(
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     shown_views = [view_summary(run) for group in groups for run in group.runs]
     k = evaluations_text(entry for entry in shown_views if entry)
-    names = ["headline", "common\ntest (G)", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
-    recorded = _recorded_columns(groups)
-    accuracies = [name for column, name in zip(COLUMNS, names, strict=True) if column in recorded]
+    titles = {"common": "common\ntest (G)", "last": "last\nround", "best_val": "best by\nvalidation"}
+    titles |= {"last_k": f"mean of\nlast {k}"}
+    found = [figures(group, measure) for group in groups]
+    names = list(dict.fromkeys(name for each in found for name in each))
+    headline, *others = ((titles | FURTHER).get(name, one_line(name)) for name in names)
+    asked = [f"rounds to\n{target:g} %", f"bytes to\n{target:g} %"] if target else []
+    accuracies = [headline, *asked, *others]
     counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
     known = [head.replace("\n", " ") for head in heads]
@@ -521,20 +553,25 @@ def comparison(
             table.add_column(heads[i], justify="right", no_wrap=True)
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
+    percents = () if measure else (*COLUMNS, *FURTHER)
     for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
         texts = {
-            column: number(*mean_and_std(values), decimals=4 if measure else 2)
-            for column, values in figures(group, measure, recorded).items()
+            name: number(*mean_and_std(found[place].get(name, [])), decimals=2 if name in percents else 4)
+            for name in names
         }
         texts["headline"] += "*" if place in starred else ""
         texts["headline"] += warning_signs(text for run in runs for text in data_warnings(run))
+        marked: list[str | Text] = [ranked_cell(x, ranks.get((place, name), "")) for name, x in texts.items()]
+        if target:
+            costs = target_costs(runs, target)
+            marked[1:1] = [range_text(costs["rounds"]), range_text(costs["bytes"], size)]
         line: list[str | Text] = [
             *(row[i] for i in shown),
             *([] if same else [held]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             _completed_of_planned(group),
-            *(ranked_cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
+            *marked,
             size(_bytes_per_round(runs, "up")),
             size(_bytes_per_round(runs, "down")),
         ]
@@ -544,36 +581,43 @@ def comparison(
 
 def _completed_of_planned(group: RunGroup) -> str:
     """Return the rounds of a group, which may differ where it was made by some keys: "10", "2 to 5 of 10"."""
-    text = _range([run.summary["rounds"] for run in group.runs])
+    text = range_text(run.summary["rounds"] for run in group.runs)
     short = any(run.summary["completed"] < run.summary["rounds"] for run in group.runs)
     return f"{_completed_text(group)} of {text}" if short else text
 
 
 def _completed_text(group: RunGroup) -> str:
-    return _range([run.summary["completed"] for run in group.runs])
+    return range_text(run.summary["completed"] for run in group.runs)
 
 
 def group_records(
-    groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | None = None
+    groups: Sequence[RunGroup],
+    by: Sequence[str] = (),
+    measure: str | None = None,
+    target: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
     Accuracies are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
-    and ``down`` are bytes per round.
+    and ``down`` are bytes per round. With a ``target`` in per cent there are also ``rounds_to_target`` and
+    ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
     """
     headings, cells = labels(groups, by)
-    found, recorded = [], _recorded_columns(groups)
+    found = []
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
-        for column, values in figures(group, measure, recorded).items():
+        for column, values in figures(group, measure).items():
             if column == "headline" and group.runs[0].protocol.choose == "best_test":
                 column = f"headline ({CHOSEN_ON_TEST})"
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
             record[f"{column}_interval"] = significance.interval(std, len(values))
+        for name, costs in target_costs(group.runs, target).items() if target else ():
+            record |= {"target": target, f"{name}_to_target": range_text(costs, str)}
+            record[f"{name}_to_target_values"] = costs
         record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)

@@ -23,6 +23,7 @@ from rayfl.report.compare import (
     data_of,
     data_warnings,
     facts,
+    further_figures,
     group_by,
     samples,
     view_summary,
@@ -58,6 +59,7 @@ class Entry:
         warnings: about this cell.
         values: our figure for each seed; empty while runs are incomplete.
         data: identifies the data of our runs.
+        further: of a cell that is one headline, means over seeds of what ``further_figures`` has.
     """
 
     row: str
@@ -71,6 +73,7 @@ class Entry:
     warnings: list[str] = field(default_factory=list)
     values: dict[int, float] = field(default_factory=dict)
     data: str = ""
+    further: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def difference(self) -> float | None:
@@ -187,7 +190,10 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
         std, spread = 100 * over, "evaluations"
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
-    return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)
+    beside = [further_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
+    names = dict.fromkeys(name for each in beside for name in each)
+    further = {name: mean_and_std([each.get(name) for each in beside])[0] for name in names}
+    return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further)
 
 
 def cell_of(run: RunRecords) -> tuple[str, str, int]:
@@ -392,6 +398,7 @@ def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
     found = [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
     for record in found:
+        record |= record.pop("further")
         if f"¶ {CHOSEN_ON_TEST}" in record["warnings"]:
             record[f"mean ({CHOSEN_ON_TEST})"] = record.pop("mean")
     return found

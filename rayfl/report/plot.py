@@ -124,10 +124,10 @@ class Plot:
             panels: domains, and ``all`` for all clients together.
             look: ``size``, ``names`` and ``title``.
         """
-        look |= self._label(look)
         lines = sweep_series(self.runs, over, view, self.by)
         every = [series for _, points in lines for _, series in points]
-        return _plot(look, partial(draw_sweep, lines, over, check_panels(_as_list("panels", panels), every)))
+        shown = check_panels(_as_list("panels", panels), every)
+        return _plot(self._labelled(look), partial(draw_sweep, lines, over, shown))
 
     def bars(
         self,
@@ -145,10 +145,9 @@ class Plot:
             start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
             look: ``size``, ``names`` and ``title``.
         """
-        look |= self._label(look)
         series = self._series(views)
         panels = _as_list("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
-        return _plot(look, partial(draw_bars, series, check_panels(panels, series), start))
+        return _plot(self._labelled(look), partial(draw_bars, series, check_panels(panels, series), start))
 
     def radar(self, view: str | None = None, **look: Unpack[Looks]) -> Picture:
         """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
@@ -157,8 +156,7 @@ class Plot:
             view: the model to draw; by default that of each run's headline.
             look: ``size``, ``names`` and ``title``.
         """
-        look |= self._label(look)
-        return _plot(look, partial(draw_radar, self._series([] if view is None else [view])))
+        return _plot(self._labelled(look), partial(draw_radar, self._series([] if view is None else [view])))
 
     def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
         """Draw how test accuracy is distributed over clients, and each client's.
@@ -189,10 +187,10 @@ class Plot:
         """
         return progress_table(*self._panels_of(views, panels), target)
 
-    def _label(self, look: Looks) -> Looks:
-        """Return the title of a picture of chosen rounds, which says whether test data have chosen them."""
-        by_test = CHOSEN_ON_TEST if any(run.protocol.choose == "best_test" for run in self.runs) else ""
-        return {"title": ", ".join(filter(None, (look.get("title"), by_test)))}
+    def _labelled(self, look: Looks) -> Looks:
+        """Return the look of a picture of chosen rounds: its title says if test data have chosen them."""
+        by_test = any(run.protocol.choose == "best_test" for run in self.runs)
+        return {**look, "title": ", ".join(filter(None, (look.get("title"), CHOSEN_ON_TEST * by_test)))}
 
     def _series(self, views: Sequence[str]) -> list[Series]:
         return series_of(group_runs(self.runs, self.by), _as_list("views", views), self.by)

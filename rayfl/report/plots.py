@@ -26,6 +26,7 @@ from rayfl.report.compare import (
     keys_hint,
     labels,
     missing_scores,
+    rounds_to,
     short_labels,
     values_over_rounds,
     view_summary,
@@ -43,7 +44,7 @@ from rayfl.report.look import (
     scale_axis,
     style,
 )
-from rayfl.report.text import mean_and_std, number, plain_table
+from rayfl.report.text import mean_and_std, number, plain_table, range_text
 from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import one_line, warn
 
@@ -169,12 +170,6 @@ def chosen_value(run: RunRecords, panel: str) -> float:
     return math.nan if value is None else 100 * value
 
 
-def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
-    """Return the completed rounds when a curve first reaches a target; None: never."""
-    reached = rounds[accuracy >= target]
-    return int(reached[0]) if len(reached) else None
-
-
 def roughness(values: np.ndarray) -> float:
     """Return the standard deviation of the change between evaluations; NaN below three of them."""
     return float(np.std(np.diff(values), ddof=1)) if len(values) > 2 else math.nan
@@ -199,16 +194,9 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
             each = [np.mean([roughness(y) for _, y in own]) for own in curves]
             cells.append(number(none_if_nan(float(np.mean(each))) if each else None))
             if target is not None:
-                cells.append(_target_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
+                cells.append(range_text(rounds_to(x, y, target) for own in curves for x, y in own))
         table.add_row(s.name, *cells)
     return table
-
-
-def _target_rounds_text(rounds: Sequence[int | None]) -> str:
-    known = [r for r in rounds if r is not None]
-    if len(known) < len(rounds):
-        return "never" if not known else f"{len(known)} of {len(rounds)} runs"
-    return f"{np.mean(known):g}"
 
 
 # ---- pictures

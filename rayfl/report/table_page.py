@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import conflicts_of, counted_view, group_by, samples, values_over_rounds
+from rayfl.report.compare import FURTHER, conflicts_of, counted_view, group_by, samples, values_over_rounds
 from rayfl.report.page import (
     LOOKS,
     PAGE,
@@ -91,6 +91,7 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
 
 def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
     beside = any(entry.printed_mean is not None for entry in entries)
+    further = list(dict.fromkeys(name for entry in entries for name in entry.further))
     rows: list[Row] = [
         [
             one_line(entry.row),
@@ -98,13 +99,19 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
             SheetCell(number(entry.mean, entry.std), entry.mean),
             number_cell(entry.interval),
             *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
+            *(number_cell(entry.further.get(name)) for name in further),
             ", ".join(map(str, entry.seeds)),
             one_line("; ".join(entry.warnings)),
         ]
         for entry in entries
     ]
     heads = ["row", "column", "ours", "95 % interval: ±"]
-    heads += [*(["printed", "difference"] if beside else []), "seeds", "warnings"]
+    heads += ["printed", "difference"] if beside else []
+    heads += [
+        *(FURTHER.get(name, one_line(name)).replace("\n", " ") for name in further),
+        "seeds",
+        "warnings",
+    ]
     return Sheet("Every cell, in %", heads, rows, search=True)
 
 

@@ -1,10 +1,13 @@
 """Numbers and names as text for readers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -77,6 +80,45 @@ def evaluations_text(entries: Iterable[Mapping[str, Any]]) -> str:
     if not counts:
         return "0"
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def range_text(values: Iterable[float | None], text: Callable[[float], str] = "{:,}".format) -> str:
+    """Return the least and the largest of what runs have needed: "12", "12 to 15", "12, 1 of 3 not reached".
+
+    Args:
+        values: of each run; None: it has not reached the target.
+        text: returns a value as text.
+    """
+    every = list(values)
+    known = sorted(value for value in every if value is not None)
+    missing = len(every) - len(known)
+    found = " to ".join(dict.fromkeys(map(text, known[:1] + known[-1:])))
+    if not missing:
+        return found
+    return f"{found}, {missing} of {len(every)} not reached" if known else "not reached"
+
+
+def fit_table(table: Table, console: Console) -> tuple[Table, list[str]]:
+    """Return a table whose rows fit the console, and the headings of the columns that it lacks.
+
+    Columns behind the headline may go, from the right; texts are shortened to 24 letters, and to 8 if even
+    so there is no room. A table that is still too wide keeps its width.
+    """
+    table, dropped = deepcopy(table), list[str]()
+
+    def excess() -> int:
+        width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+        return width - console.width
+
+    for least in (24, 8):
+        for column in (each for each in table.columns if each.justify == "left"):
+            texts = (column.header, *column.cells)
+            width = min(column.max_width or 10_000, max(cell_len(str(text)) for text in texts))
+            if (over := excess()) > 0 and width > least:
+                column.no_wrap, column.overflow, column.max_width = True, "ellipsis", max(least, width - over)
+        while excess() > 0 and "headline" in [each.header for each in table.columns[:-1]]:
+            dropped.insert(0, str(table.columns.pop().header).replace("\n", " "))
+    return table, dropped
 
 
 def plain_table(title: str) -> Table:

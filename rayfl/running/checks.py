@@ -72,8 +72,12 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             plan.finetune.check(method, scores)
     _check_headline(method, protocol, data, plan.finetune)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
-    if protocol.needs_validation:
-        check_validated("protocol", f"is {protocol}", data)
+    if protocol.needs_validation and not data.counts("val")[: data.seen].any():
+        raise Conflict(
+            "protocol",
+            f"{protocol} goes by validation accuracy, and the data have no validation split",
+            "set data.val_fraction, for example to 0.1, or choose another protocol",
+        )
     names = [str(net) for net in plan.nets]
     warning = method.warning(plan.training, data, {})
     return [
@@ -83,13 +87,6 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         *_check_batches(plan.training, names, nets, context.nets, data),
         *_check_shared(method, plan, context),
     ]
-
-
-def check_validated(place: str, what: str, data: FederatedData) -> None:
-    """Refuse a setting that goes by validation accuracy, if the data have no validation split."""
-    if not data.counts("val")[: data.seen].any():
-        problem = f"{what}, which goes by validation accuracy, and the data have no validation split"
-        raise Conflict(place, problem, "set data.val_fraction, for example to 0.1, or choose another value")
 
 
 def _check_warmup(plan: Plan) -> list[str]:

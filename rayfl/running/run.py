@@ -30,7 +30,7 @@ from rayfl.engine.travel import RoundResult
 from rayfl.errors import BadValue, Shortage
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import or_none
-from rayfl.evaluation.metrics import BestRound, client_accuracies
+from rayfl.evaluation.metrics import Validation, client_accuracies
 from rayfl.methods.base import has_exchange
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -286,8 +286,8 @@ def _show_result(result: Result, quiet: bool) -> None:
     headline, kept = result.summary["headline"], Checkpoints(result.folder / "checkpoints").rounds
     if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
         after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
-        gone = f"The models of round {headline['rounds'][0] + 1} are gone. Checkpoints: {after}."
-        gone += " checkpoint_keep=best would have kept them."
+        best = headline["rounds"][0] + 1
+        gone = f"The models of round {best} are gone. Checkpoints: {after}; checkpoint_keep=best keeps them."
         _log_and_print(gone, quiet)
 
 
@@ -395,11 +395,12 @@ class Rounds(Run):
             data, manifest.progress if manifest else {}, settings.eval_clients is not None
         )
         self._trained: set[int] = set()
-        self._best, keeps_best = BestRound(self.population, self.protocol), settings.checkpoint_keep == "best"
+        self._validation = Validation(self.population, self.protocol)
+        keeps_best = settings.checkpoint_keep == "best"
         for record in self.records() if start else ():
             self._trained |= {*record["cohort"]} - {*record["dropped"]}
             if keeps_best:
-                self._best.is_best(record)
+                self._validation.is_best(record)
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
@@ -421,7 +422,7 @@ class Rounds(Run):
             self.latest.keep(result.scores)
             record = self._round_record(round, result, exchanged, evaluates)
             line = self.folder.append_metrics(record)
-            is_best = keeps_best and self._best.is_best(line)
+            is_best = keeps_best and self._validation.is_best(line)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
             self.engine = {"round": round, **times, **asdict(session.system_metrics)}
@@ -448,13 +449,8 @@ class Rounds(Run):
         """Write a checkpoint of the round that is over, if there is none yet."""
         if self._saved < self._done:
             self.folder.sync()
-            self.session.save(
-                self.path / "checkpoints",
-                self._done,
-                self.latest.progress(),
-                self.result_settings,
-                self._best.completed,
-            )
+            where, progress = self.path / "checkpoints", self.latest.progress()
+            self.session.save(where, self._done, progress, self.result_settings, self._validation.best)
             self._saved = self._done
             log.debug("checkpoint after %d rounds", self._done)
 

@@ -10,7 +10,7 @@ import numpy as np
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, local_pair
 from rayfl.errors import Damaged, Missing
-from rayfl.evaluation.metrics import BestRound
+from rayfl.evaluation.metrics import Validation
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import PARTITION, read_history, read_partition, read_population, read_records
 from rayfl.running.settings import RunSettings, recorded_settings
@@ -32,10 +32,10 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
     run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
     if round == "best":
-        best = BestRound(read_population(Path(folder)), run.protocol)
-        if not sum(map(best.is_best, read_records(Path(folder)))):
+        validation = Validation(read_population(Path(folder)), run.protocol)
+        if not sum(map(validation.is_best, read_records(Path(folder)))):
             raise Missing(folder, "has no evaluation on validation data, so none is the best")
-        round = best.completed
+        round = validation.best
     manifest = checkpoints.newest_intact()[0] if round is None else checkpoints.checkpoint_after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models", "run it with checkpoint_every above 0")

@@ -253,11 +253,10 @@ class RunSettings(Settings, place=""):
         checks.check_names(type(self.sampling))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
-        if self.checkpoint_keep == "best":
-            checks.check_validated("checkpoint_keep", "is best", data)
-            if 0 in (self.checkpoint_every, self.eval_every):
-                problem = "is best, and without checkpoint_every and eval_every there is none to keep"
-                raise Conflict("checkpoint_keep", problem, "set both to at least 1")
+        judged = self.checkpoint_every and self.eval_every and data.counts("val")[: data.seen].any()
+        if self.checkpoint_keep == "best" and not judged:
+            needs = "is best, which needs validation data, and checkpoint_every and eval_every above 0"
+            raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
         warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
         if self.protocol.patience and not self.eval_every:
             warnings.append(

@@ -53,6 +53,20 @@ def counted(count: float, thing: str) -> str:
     return f"{number} {thing}{'' if count == 1 else 's'}"
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("personalised", "personalized"), ("personal", "protocol.view personal")),
+    **dict.fromkeys(("generalised", "generalized"), ("global", "protocol.view global")),
+    **dict.fromkeys(("join_ratio", "fraction_fit", "fraction_train"), ("participation",)),
+    **dict.fromkeys(("num_clients", "num_supernodes"), ("clients",)),
+    **dict.fromkeys(("global_rounds", "num_rounds", "global_epoch"), ("rounds",)),
+    **dict.fromkeys(("max_test_accuracy", "best_accuracy"), ("best_test", "protocol.choose best_test")),
+    **dict.fromkeys(("local_epochs", "local_epoch"), ("training.epochs",)),
+    **dict.fromkeys(("local_learning_rate", "learning_rate"), ("training.lr",)),
+    **{"algorithm": ("method",), "dataset": ("data",), "eval_gap": ("eval_every",), "model": ("net",)},
+}
+"""What other simulators call something -> what rayfl calls it, as a value or as an option."""
+
+
 def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
     """Return the end of a sentence about a wrong name: a suggestion, if a known name is close to it.
 
@@ -62,6 +76,9 @@ def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
         before: a prefix of all these names.
     """
     lower = {name.lower(): name for name in known}
+    for ours in OTHER_NAMES.get(wrong.lower().replace("-", "_").replace(" ", "_"), ()):
+        if ours.partition(" ")[0].partition(".")[0] in lower:
+            return f"; did you mean {before}{ours}?"
     near = closest_name(wrong.lower(), lower)
     return f"; did you mean {before}{lower[near]}?" if near is not None else "."
 

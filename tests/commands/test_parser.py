@@ -24,6 +24,8 @@ from rayfl.record.checks import Cell
 from rayfl.run import main
 from rayfl.settings.arguments import convert_value
 from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, public_path, result_settings
+from rayfl.settings.reader import kind_at
+from rayfl.system.text import OTHER_NAMES
 from rayfl.training import Adam, Cosine, Exponential, Focal, Loss, Optimiser, Schedule
 from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
@@ -137,6 +139,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "eval_every": 2,
         "protocol": evaluation.FediOS(),
         "checkpoint_every": 0,
+        "checkpoint_keep": "best",
         "on_bad_update": "drop",
         "seed": 11,
         "loggers": [],
@@ -356,6 +359,14 @@ def test_what_is_wrong_on_the_command_line(options: str, kind: type[UserError], 
     assert "\n" not in str(caught.value)
 
 
+def test_what_other_tools_call_something_is_a_value_or_an_option_here() -> None:
+    for ours in {each for several in OTHER_NAMES.values() for each in several}:
+        option, _, value = ours.partition(" ")
+        if ours not in ("personal", "global", "best_test"):
+            assert kind_at(Federation, option) is not Any
+            assert not value or federation_from([f"--{option}", value])
+
+
 HINTS = [
     (
         "--training.epoch 3",
@@ -365,6 +376,10 @@ HINTS = [
     ),
     ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
     ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
+    ("--join_ratio 0.1", Unknown, "join_ratio", "did you mean --participation?"),
+    ("--local-epochs 3", Unknown, "local-epochs", "did you mean --training.epochs?"),
+    ("--global_rounds 3", Unknown, "global_rounds", "did you mean --rounds?"),
+    ("--personalised 1", Unknown, "personalised", "did you mean --protocol.view personal?"),
     ("--rouns 3", Unknown, "rouns", "did you mean --rounds? --help lists all"),
     ("--metric f1", Unknown, "metric", "did you mean --metrics?"),
     ("--lr 0.1", Unknown, "lr", "did you mean --training.lr or --finetune.lr?"),

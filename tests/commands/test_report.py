@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -145,9 +146,29 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     assert "…" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [50, 80, 120, 200])
+def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, monkeypatch, width):
+    """And no figure that is shown is cut; names of methods are."""
+    for method in ("FedAvg", "FedBNOfAVeryLongNameThatNobodyCanRead" * 2):
+        write_run(tmp_path / method[:6], method=method)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert report.main([str(tmp_path), "--target", "1", "--save", str(tmp_path / "x.md")]) == 0
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    first = next(i for i, line in enumerate(out) if line.lstrip().startswith("FedAvg"))
+    assert all(len(line) <= width for line in out[first - 3 : first + 2])
+    assert out[first + 1].lstrip().startswith("FedBNOf")
+    assert re.search(r"FedAvg +1 +10 +[0-9]+\.[0-9]{2} ", out[first] + " ")
+    dropped = [line for line in out if line.startswith("Without room here: ")]
+    assert bool(dropped) == (width < 200)
+    assert all("down per round. --columns" in line for line in dropped)
+    assert "down per round" in (tmp_path / "x.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "place"),
     [
+        (["run", "--target", "0"], BadValue, "target"),
         (["nothing"], Missing, "nothing"),
         (["run", "--view", "online"], Unknown, "view"),
         (["run", "--point", "after_training"], Unknown, "point"),

@@ -264,7 +264,7 @@ def test_runs_without_a_score_are_na(tmp_path):
     runs = load(tmp_path, {"stop_after": 0})
     (row,) = [line for line in rows(group_runs(runs)) if line.strip().startswith("FedAvg")]
     assert row.split()[2:5] == ["0", "of", "10"]
-    assert row.split()[5:] == ["n/a"] * 6
+    assert row.split()[5:] == ["n/a"] * 8
 
 
 def test_clients_that_do_not_count_are_told_of(tmp_path):
@@ -309,6 +309,38 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     assert headline_tests(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
     others = load(tmp_path / "other", *[{"seed": seed, "mu": 0.5} for seed in seeds])
     assert headline_tests(group_runs([*runs[:6], *others])) == [], "there are two of them"
+
+
+def test_rounds_and_bytes_until_a_target(tmp_path):
+    """Whole rounds of each run, with 3 kB and 6 kB in each; there is no mean, and no run is forgotten."""
+    runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"seed": 2, "level": 0.3}, {"method": "FedBN"})
+    curves = [run.summary["views"][0]["each"]["test"] for run in runs[:2]]
+    goal = 100 * min(curves[0]["mean"][2], curves[1]["mean"][3])
+    first = [
+        next(r + 1 for r, x in zip(own["rounds"], own["mean"]) if 100 * x >= goal - 1e-9) for own in curves
+    ]
+    assert first[0] != first[1]
+    (found, _) = group_records(group_runs(runs), target=goal - 1e-9)
+    assert found["rounds_to_target_values"] == [*first, None]
+    assert found["bytes_to_target_values"] == [*(9000 * n for n in first), None]
+    assert found["rounds_to_target"] == f"{min(first)} to {max(first)}, 1 of 3 not reached"
+    table = comparison(group_runs(runs), target=99.9)
+    (cells,) = [list(column.cells) for column in table.columns if column.header == "bytes to\n99.9 %"]
+    assert cells == ["not reached"] * 2
+
+
+def test_the_headline_stands_beside_the_spread_over_clients_and_further_metrics(tmp_path):
+    (run,) = load(tmp_path, {"rounds": 4, "eval_every": 1, "protocol": evaluation.Default(choose="last_k")})
+    scores = run.history.scores["after_aggregation", "personal", "test"]
+    scores.measures["f1"] = np.full_like(scores.loss, 0.25)
+    (record,) = group_records(group_runs([run.scored(choose="last")]))
+    accuracies = 100 * scores.accuracy[-1]
+    assert record["worst_decile"] == pytest.approx(accuracies.min())
+    assert record["client_std"] == pytest.approx(accuracies.std())
+    assert record["f1"] == pytest.approx(0.25)
+    lines = rows(group_runs([run.scored(choose="last")]))
+    (shown,) = [line for line in lines if line.strip().startswith("FedAvg")]
+    assert shown.split()[7:10] == [f"{accuracies.min():.2f}", f"{accuracies.std():.2f}", "0.2500"]
 
 
 def test_records_of_the_comparison(tmp_path):

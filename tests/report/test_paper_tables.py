@@ -17,7 +17,16 @@ from rayfl.errors import Missing, Unknown
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.formats import SUFFIXES
-from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
+from rayfl.report.paper_tables import (
+    OTHER_DATA,
+    Entry,
+    compare,
+    entry_records,
+    figure,
+    footnotes,
+    grid,
+    write_tables,
+)
 from rayfl.report.printed import Figure, find_printed, printed_table
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import sentences
@@ -87,9 +96,19 @@ def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
     assert page.count(shown) == 2  # in the table and in the list of runs
     assert f"Test accuracy, {CHOSEN_ON_TEST}" in run_page(run)
     assert CHOSEN_ON_TEST in sentences(run.summary)[0]
-    assert CHOSEN_ON_TEST in repr(run)
     assert rayfl.Plot(run).bars().figure.get_suptitle() == CHOSEN_ON_TEST
     assert rayfl.Plot(run, choose="last").bars().figure.get_suptitle() == ""
+
+
+def test_a_cell_has_the_spread_over_its_clients(tmp_path):
+    folders = [write_cell(tmp_path / str(s), "own", "FedBN", "digits", seed=s) for s in range(2)]
+    (record,) = entry_records(compare("own", folders))
+    last = [Result.load(folder).summary["views"][0]["last"] for folder in folders]
+    assert record["worst_decile"] == pytest.approx(50 * sum(each["worst_decile"] for each in last))
+    assert record["client_std"] == pytest.approx(50 * sum(each["std"] for each in last))
+    page = table_page("A table", compare("own", folders), folders, tmp_path, planned=2)
+    assert f"{record['worst_decile']:.2f}" in page
+    assert not compare("fedco2_t1", [office(tmp_path / "office")])[0].further  # it is of one domain
 
 
 def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):

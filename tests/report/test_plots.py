@@ -87,7 +87,7 @@ def test_progress_is_printed_per_panel(tmp_path):
     assert str(table.title).startswith("Roughness of test accuracy: "), "also beside curves of the loss"
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
-    assert cells[2] == cells[4] == ["never"]
+    assert cells[2] == cells[4] == ["not reached"]
     expected = np.mean([roughness(panel_curve(r, ALL)[1]) for r in runs])
     assert cells[3] == [f"{expected:.2f}"]
 

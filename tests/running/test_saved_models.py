@@ -1,16 +1,19 @@
 """Models read back from a run folder are those that the run has scored."""
 
+import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rayfl import Federation, Inline, Result, Training, UserError, load_models
+from rayfl.__main__ import main
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.data import EmbeddedDigits, Synthetic
+from rayfl.data import Dirichlet, EmbeddedDigits, Synthetic
 from rayfl.errors import Conflict, Missing, Unknown
 from rayfl.federation import resumed
 from rayfl.methods import METHODS, FedAvg
@@ -180,6 +183,32 @@ def test_without_scores_or_checkpoints_none_is_the_best(tmp_path: Path, changes:
     with refused(Conflict, "checkpoint_keep"):
         small(tmp_path / "run", checkpoint_keep="best", **changes).run()
     assert not (tmp_path / "run").exists()
+
+
+def test_models_are_scored_on_each_others_test_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The diagonal is what the run has recorded; the rest is by hand, from uint8 images and probabilities."""
+    data = Synthetic(train=300, test=90, shape=(3, 20, 20), dtype="uint8", partition=Dirichlet(alpha=1.0))
+    small(tmp_path / "run", method=METHODS["FedPer"](), data=data, clients=6, rounds=2).run()
+    clients, path = [4, 1, 5], tmp_path / "matrix.csv"
+    options = ["--client", "4", "1", "5", "--matrix", str(path)]
+    assert main(["export", str(tmp_path / "run"), *options]) == 0
+    rows = list(csv.DictReader(path.open()))
+    assert [row["model of client"] for row in rows] == ["4", "1", "5"]
+    found = np.array([[float(row[f"data of client {i}"]) for i in clients] for row in rows])
+    models = load_models(tmp_path / "run")
+    last = Result.load(tmp_path / "run").history.scores["after_aggregation", "personal", "test"].accuracy[-1]
+    np.testing.assert_allclose(found.diagonal(), last[clients])
+    dataset = models.data.dataset
+    for row, one in zip(found, clients):
+        for accuracy, other in zip(row, clients):
+            test = models.data.clients[other].test
+            right = models[one].predict(dataset.inputs[test]).argmax(1).numpy() == dataset.labels[test]
+            assert accuracy == pytest.approx(right.mean())
+    assert len(np.unique(found)) > 3
+    with refused(Unknown, "view"):
+        models.accuracies(clients, "online")
 
 
 def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Path) -> None:
