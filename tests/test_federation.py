@@ -19,6 +19,7 @@ from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
 from rayfl.randomness import generator
 from rayfl.report.summary import headline_source
+from rayfl.sampling import Bernoulli
 from rayfl.system.files import lock_folder
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -130,10 +131,10 @@ class Forgets(FedAvg):
     [
         (
             {"checkpoint_every": 1, "rounds": 4},
-            "The models of round 1 are gone. Checkpoints: those after rounds 3 and 4.",
+            "The models of round 1 are gone. Checkpoints: those after rounds 3 and 4; ",
         ),
         ({"checkpoint_every": 1, "rounds": 2}, ""),
-        ({"checkpoint_every": 0, "rounds": 1}, "The models of round 1 are gone. Checkpoints: none."),
+        ({"checkpoint_every": 0, "rounds": 1}, "The models of round 1 are gone. Checkpoints: none; "),
     ],
 )
 def test_a_headline_whose_models_are_gone_says_so(
@@ -218,6 +219,14 @@ def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> N
     with lock_folder(tmp_path / "run"), refused(InUse, "run"):
         small(tmp_path / "run", rounds=1).run()
     assert not [*(tmp_path / "run").iterdir()]
+
+
+def test_patience_that_may_leave_out_the_round_of_all_clients_is_remarked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, protocol = Synthetic(train=240, test=80, val_fraction=0.2), evaluation.Default(patience=5)
+    small(tmp_path / "run", data=data, rounds=1, sampling=Bernoulli(last="all"), protocol=protocol).run()
+    assert "a run that ends early lacks the last round" in capsys.readouterr().err
 
 
 def test_patience_without_evaluations_is_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

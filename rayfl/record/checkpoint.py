@@ -201,7 +201,8 @@ class Checkpoints:
         if path not in self._manifests():
             there = ", ".join(map(str, self.rounds)) or "none"
             problem = f"has no checkpoint after {round} rounds; it has those after {there}"
-            raise Missing(self.folder, problem, "checkpoint_keep=best keeps that of the best evaluation")
+            remedy = "checkpoint_keep=best keeps that of the best evaluation of a run that is not made longer"
+            raise Missing(self.folder, problem, remedy)
         return _read_manifest(path)
 
     def read(self, name: str) -> Any:

@@ -429,7 +429,7 @@ def further_figures(run: RunRecords) -> dict[str, float | None]:
 
 def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
     """Return the completed rounds when a curve first reaches a target; None: never."""
-    reached = rounds[accuracy >= target]
+    reached = rounds[accuracy >= target - 1e-9]  # 57 % of 100 samples is 56.99999999999999
     return int(reached[0]) if len(reached) else None
 
 
@@ -562,6 +562,9 @@ def comparison(
         }
         texts["headline"] += "*" if place in starred else ""
         texts["headline"] += warning_signs(text for run in runs for text in data_warnings(run))
+        if runs[0].protocol.choose == "best_test":
+            of_that_round = texts.keys() - {"headline", *CHOICES}
+            texts |= {name: texts[name] + "¶" for name in of_that_round if texts[name] != "n/a"}
         marked: list[str | Text] = [ranked_cell(x, ranks.get((place, name), "")) for name, x in texts.items()]
         if target:
             costs = target_costs(runs, target)
@@ -610,8 +613,8 @@ def group_records(
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
-            if column == "headline" and group.runs[0].protocol.choose == "best_test":
-                column = f"headline ({CHOSEN_ON_TEST})"
+            if column not in CHOICES and group.runs[0].protocol.choose == "best_test":
+                column = f"{column} ({CHOSEN_ON_TEST})"
             mean, std = mean_and_std(values)
             record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
             record[f"{column}_interval"] = significance.interval(std, len(values))

@@ -398,9 +398,11 @@ def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
     found = [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
     for record in found:
-        record |= record.pop("further")
+        further = record.pop("further")
         if f"¶ {CHOSEN_ON_TEST}" in record["warnings"]:
-            record[f"mean ({CHOSEN_ON_TEST})"] = record.pop("mean")
+            further["mean"] = record.pop("mean")
+            further = {f"{name} ({CHOSEN_ON_TEST})": value for name, value in further.items()}
+        record |= further
     return found
 
 

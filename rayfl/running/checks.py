@@ -21,7 +21,7 @@ from rayfl.methods.base import further_nets
 from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
-from rayfl.system.text import closest_name, counted, short_repr
+from rayfl.system.text import closest_name, counted, did_you_mean, short_repr
 from rayfl.training import Net, Training
 from rayfl.training.context import Context
 from rayfl.training.losses import resolve_loss
@@ -187,10 +187,11 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
             "--unseen_clients SHARE",
         )
     tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
-    if protocol.view not in {"personal", "global", *method.views, *tuned}:
+    if protocol.view not in (known := {"personal", "global", *method.views, *tuned}):
+        near, views = did_you_mean(protocol.view, known), ", ".join([*method.views, *tuned])
         raise Unknown(
             "protocol.view",
-            f"is {protocol.view}: {type(method).__name__} has {', '.join([*method.views, *tuned])}; "
+            f"is {protocol.view}{near} {type(method).__name__} has {views}; "
             f"{FINETUNED} needs finetune.epochs, and protocol.point after_aggregation or unseen",
         )
 

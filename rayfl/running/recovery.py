@@ -118,7 +118,8 @@ def newest_checkpoint(
         raise BadCode(
             "sampling",
             f"chooses other clients for round {manifest.round - 1} than {path} has",
-            "it must not go by what a callback tells it; other code is allowed by --code changed",
+            "it must not go by what a callback tells it, nor by `rounds` without `uses_rounds`; other code "
+            "is allowed by --code changed",
         )
     return manifest
 

@@ -258,6 +258,11 @@ class RunSettings(Settings, place=""):
             needs = "is best, which needs validation data, and checkpoint_every and eval_every above 0"
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
         warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
+        if self.protocol.patience and self.sampling.uses_rounds:
+            warnings.append(
+                f"protocol.patience is {self.protocol.patience}: a run that ends early lacks the last round, "
+                "in which sampling chooses others"
+            )
         if self.protocol.patience and not self.eval_every:
             warnings.append(
                 f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "

@@ -77,8 +77,9 @@ def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
     """
     lower = {name.lower(): name for name in known}
     for ours in OTHER_NAMES.get(wrong.lower().replace("-", "_").replace(" ", "_"), ()):
-        if ours.partition(" ")[0].partition(".")[0] in lower:
-            return f"; did you mean {before}{ours}?"
+        for meant in (ours, ours.rpartition(".")[2]):  # within training, training.lr is lr
+            if meant.partition(" ")[0].partition(".")[0] in lower:
+                return f"; did you mean {before}{meant}?"
     near = closest_name(wrong.lower(), lower)
     return f"; did you mean {before}{lower[near]}?" if near is not None else "."
 

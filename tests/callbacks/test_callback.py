@@ -102,7 +102,9 @@ def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) 
 
     committed: list[int] = []
     commit = Checkpoints.commit
-    monkeypatch.setattr(Checkpoints, "commit", lambda self, m: (committed.append(m.round), commit(self, m)))
+    monkeypatch.setattr(
+        Checkpoints, "commit", lambda self, m, best: (committed.append(m.round), commit(self, m, best))
+    )
     federation = small(tmp_path / "run", rounds=3, checkpoint_every=2)
     federation.run([Saves()])
     assert committed == [1, 2, 3]

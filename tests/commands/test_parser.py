@@ -374,6 +374,7 @@ HINTS = [
         "training.epoch",
         "did you mean training.epochs? Choose one of batch_size, ",
     ),
+    ("--training.learning_rate 3", Unknown, "training.learning_rate", "did you mean training.lr?"),
     ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
     ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
     ("--join_ratio 0.1", Unknown, "join_ratio", "did you mean --participation?"),

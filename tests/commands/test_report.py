@@ -118,7 +118,12 @@ def test_the_best_round_by_test_data_is_never_without_its_label(tmp_path, capsys
     assert all(CHOSEN_ON_TEST in file.read_text() for file in files)
     (row,) = csv.DictReader((tmp_path / "out.csv").open())
     assert float(row[f"headline ({CHOSEN_ON_TEST})"]) == pytest.approx(100 * max(curve))
-    assert "headline" not in row
+    of_that_round = {"headline", "worst_decile", "client_std"}
+    assert {f"{name} ({CHOSEN_ON_TEST})" for name in of_that_round} <= row.keys()
+    assert not of_that_round & row.keys()
+    worst, spread = (float(row[f"{name} ({CHOSEN_ON_TEST})"]) for name in ("worst_decile", "client_std"))
+    assert f"{worst:.2f}¶" in shown
+    assert f"{spread:.2f}¶" in shown
 
 
 def test_runs_that_a_headline_makes_alike_count_once(tmp_path):

@@ -89,6 +89,9 @@ def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
     run, entries = Result.load(folder), compare("own", [folder])
     for path in write_tables(entries, "A table", tmp_path, "FedAvg"):
         assert CHOSEN_ON_TEST in path.read_text(), path
+    (record,) = entry_records(entries)
+    assert f"worst_decile ({CHOSEN_ON_TEST})" in record
+    assert not {"mean", "worst_decile"} & record.keys()
     shown = f"{100 * run.accuracy:.2f}¶"
     assert shown in (tmp_path / "table.tex").read_text()
     page = table_page("A table", entries, [folder], tmp_path, planned=1)

@@ -76,6 +76,7 @@ def test_progress_by_hand():
     assert rounds_to(rounds, accuracy, 25.0) == 2
     assert rounds_to(rounds, accuracy, 40.0) == 4
     assert rounds_to(rounds, accuracy, 41.0) is None
+    assert rounds_to(np.array([1, 2]), 100 * np.array([0.57, 0.6]), 57.0) == 1  # 56.99999999999999
     assert roughness(accuracy) == pytest.approx(math.sqrt((10**2 + 20**2 + 10**2) / 2))  # of 20, -10, 20
     assert math.isnan(roughness(accuracy[:2]))
 

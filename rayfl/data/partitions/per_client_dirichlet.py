@@ -73,11 +73,9 @@ def _take_alone(
     """
     left, clients = [cell.tolist() for cell in cells], len(shares)
     if (held := sum(map(len, left))) < clients * size:
-        raise Conflict(
-            place,
-            f"is {size}, which makes {clients * size} for {clients} clients, and there are {held}",
-            "use fewer, fewer clients, or let clients share them (data.partition.shares)",
-        )
+        fewer = "use fewer, fewer clients, or let clients share them (data.partition.shares)"
+        problem = f"is {size}, which makes {clients * size} for {clients} clients, and there are {held}"
+        raise Conflict(place, problem, fewer if held else "set it to 0")
     taken: list[list[int]] = [[] for _ in shares]
     for client in rng.permutation(np.repeat(np.arange(clients), size)):
         some = np.array([len(samples) > 0 for samples in left], float)

@@ -47,10 +47,10 @@ class PFLlibFiles(Data):
     """Samples of clients as PFLlib's scripts divide and write them: root/train/0.npz, root/test/0.npz.
 
     rayfl also reads the early layout, train/train0_.npz and test/test0_.npz. Every file has the inputs ``x``
-    and the labels ``y`` of a client. Floats are used as they are, so images are normalised as the script has
-    done it. Whole numbers are token ids where a sample is a row of them; of texts with their lengths, as in
-    AGNews, the lengths are left out. Every client of the files is a client, in their order, with the training
-    and the test samples of its files.
+    and the labels ``y`` of a client. Numbers of images are used as they are, normalised by the script. Whole
+    numbers are token ids where a sample is a row of them; of texts with their lengths, as in AGNews, the
+    lengths are left out. Every client of the files is a client, in their order, with the training and the
+    test samples of its files.
     """
 
     _natural = ByUser
