@@ -147,7 +147,8 @@ class Run:
         view = self.worker.client(client, len(self.results))
         states = {client: self.worker.state(client, view)}
         if self.worker.method.overrides("personalise"):
-            states |= self.worker.personalised_states(len(self.results), states, {client: down})
+            last = max(0, len(self.results) - 1)  # whose learning rate personalising has
+            states |= self.worker.personalised_states(last, states, {client: down})
         with torch.no_grad():
             return dict(answer_at_once(self.worker.method.scores(view, states[client], down, x)))
 

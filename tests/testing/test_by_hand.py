@@ -9,6 +9,7 @@ from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.feddbe import FedDBE
 from rayfl.testing import assert_same, federate, points, ragged, start
 from rayfl.testing.by_hand import linear, tiny, tiny_wide
+from rayfl.training import Exponential
 
 PAIR = points([((1, 0), 0), ((0, 1), 1)], [((4, 3), 0)])
 
@@ -79,9 +80,14 @@ def test_scores_are_those_after_personalising() -> None:
     """FedBABU tunes the model that is scored, and keeps nothing of it."""
     run = federate(FedBABU(), ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[0, 1]])
     before = run.values()
-    scores = run.scores(0, torch.tensor(ragged().dataset.inputs[:3]).double())
+    images = torch.tensor(ragged().dataset.inputs[:3]).double()
+    scores = run.scores(0, images)
     assert not torch.equal(scores["personal"], scores["global"])
     assert_same(run.values(), before)
+    halved = federate(
+        FedBABU(), ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[0, 1]], schedule=Exponential(decay=0.5)
+    )
+    assert torch.equal(halved.scores(0, images)["personal"], scores["personal"])  # at the rate of round 0
 
 
 def test_comparing_by_name() -> None:
