@@ -1,9 +1,11 @@
 """The pages of results say what the summaries in docs/results/ say, in their tables and their sentences."""
 
+import csv
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
@@ -721,3 +723,20 @@ def test_what_was_changed_in_fedper():
             assert f"| {one['changed']} | {cells} |" in page
         else:
             assert re.search(rf"\b{percent[max(percent)]} after {max(percent)} rounds", page)
+
+
+def test_the_page_of_protocols_follows_from_its_evaluations() -> None:
+    """Each row: the last round, the best by validation and by test (the earliest of equals), and G."""
+    page = (FOLDER.parent / "protocols.md").read_text()
+    with (FOLDER / "protocols.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for place, own in groupby(rows, lambda row: (row["test_from"], row["view"])):
+        evaluations = list(own)
+        assert len(evaluations) == 12
+        chosen = [evaluations[-1]]
+        chosen += [
+            max(evaluations, key=lambda row: float(row[by])) for by in ("validation_mean", "test_mean")
+        ]
+        cells = [f"{row['test_mean']} ({row['test_pooled']})" for row in chosen]
+        division, view = place[0], place[1].replace("finetuned", "fine-tuned")
+        assert f"| {division} | {view} | {' | '.join(cells)} | {chosen[0]['common_mean'] or '-'} |" in page
