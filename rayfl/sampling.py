@@ -8,6 +8,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,29 +23,33 @@ from rayfl.system.files import explain_read_errors, read_json
 from rayfl.system.text import short_repr
 
 
+@dataclass(frozen=True)
+class CohortDraw:
+    """What the choice of a round's clients may go by.
+
+    Attributes:
+        round: from 0.
+        rounds: how many the run has; see ``Sampling.uses_rounds``.
+        samples: how many training samples each client has; clients are numbered by their place.
+        participation: the share of the clients that is wanted.
+        size: how many are wanted, ``participation`` times the clients, rounded down, at least one.
+        generator: for what is drawn; it depends on the run's seed and the round.
+    """
+
+    round: int
+    rounds: int
+    samples: list[int]
+    participation: float
+    size: int
+    generator: torch.Generator
+
+
 class Sampling(Settings, ABC, place="sampling"):
     """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone."""
 
     @abstractmethod
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
-        """Return the numbers of some clients, each once; a round in which nobody trains passes.
-
-        Args:
-            round: from 0.
-            samples: how many training samples each client has; clients are numbered by their place.
-            size: how many are wanted, ``participation`` times the clients, rounded down, at least one.
-            generator: for what is drawn; it depends on the run's seed and the round.
-            rounds: how many the run has; see ``uses_rounds``.
-            participation: the share of the clients that is wanted.
-        """
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
+        """Return the numbers of some clients, each once; a round in which nobody trains passes."""
 
     @property
     def uses_rounds(self) -> bool:
@@ -79,17 +84,9 @@ class Uniform(Sampling):
         """Whether ``once`` is set."""
         return self.once
 
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw without replacement."""
-        chosen: list[int] = torch.randperm(len(samples), generator=generator)[:size].tolist()
+        chosen: list[int] = torch.randperm(len(draw.samples), generator=draw.generator)[: draw.size].tolist()
         return chosen
 
 
@@ -108,19 +105,11 @@ class Bernoulli(Sampling):
         """Whether the last round is another one than it would be in a longer run."""
         return self.last == "all"
 
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw a number in [0, 1) for each client: those below ``participation`` take part."""
-        drawn = torch.rand(len(samples), generator=generator, dtype=torch.float64)
-        everybody = self.last == "all" and round == rounds - 1
-        chosen: list[int] = (drawn < (1 if everybody else participation)).nonzero().flatten().tolist()
+        drawn = torch.rand(len(draw.samples), generator=draw.generator, dtype=torch.float64)
+        everybody = self.last == "all" and draw.round == draw.rounds - 1
+        chosen: list[int] = (drawn < (1 if everybody else draw.participation)).nonzero().flatten().tolist()
         return chosen
 
 
@@ -135,22 +124,14 @@ class BySize(Sampling):
     fewer clients.
     """
 
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw one client after another; whole numbers are drawn, so that every machine draws the same."""
-        left = torch.tensor(samples, dtype=torch.int64)
-        size = min(size, int((left > 0).sum()))
+        left = torch.tensor(draw.samples, dtype=torch.int64)
+        size = min(draw.size, int((left > 0).sum()))
         chosen: dict[int, None] = {}
         while len(chosen) < size:
             ends = left.cumsum(0)
-            drawn = torch.randint(int(ends[-1]), (size - len(chosen),), generator=generator)
+            drawn = torch.randint(int(ends[-1]), (size - len(chosen),), generator=draw.generator)
             found = torch.searchsorted(ends, drawn, right=True)
             chosen |= dict.fromkeys(found.tolist())  # one that is drawn again counts as not drawn
             if self.replacement:
@@ -162,17 +143,9 @@ class BySize(Sampling):
 class Cyclic(Sampling):
     """Clients take turns by their numbers: the first ones in the first round, the next ones in the next."""
 
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Go on after the last client of the round before."""
-        return [(round * size + k) % len(samples) for k in range(size)]
+        return [(draw.round * draw.size + k) % len(draw.samples) for k in range(draw.size)]
 
 
 class Trace(Sampling):
@@ -185,18 +158,10 @@ class Trace(Sampling):
     path: str
     """The file."""
 
-    def choose(
-        self,
-        round: int,
-        samples: Sequence[int],
-        size: int,
-        generator: torch.Generator,
-        rounds: int,
-        participation: float,
-    ) -> Sequence[int]:
+    def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw without replacement; all available clients if these are fewer than wanted."""
-        there = sorted({i for i, first, end in self._trace_entries if first <= round < end})
-        order = torch.randperm(len(there), generator=generator)[:size]
+        there = sorted({i for i, first, end in self._trace_entries if first <= draw.round < end})
+        order = torch.randperm(len(there), generator=draw.generator)[: draw.size]
         return [there[k] for k in order.tolist()]
 
     def check(self, clients: int, rounds: int) -> None:
@@ -284,10 +249,16 @@ def choose_cohort(
         memory="A resumed run has lost it: choose by what is given alone",
         draw="Draw from the generator that is given",
     )
-    size = wanted_clients(participation, len(samples))
-    draws = generator(seed, "cohort", 0 if sampling.draws_once else round)
-    # A copy: what a class changes in it must not last, because a resumed run would not have the change.
-    found = sampling.choose(round, list(samples), size, draws, rounds, participation)
+    draw = CohortDraw(
+        round=round,
+        rounds=rounds,
+        # A copy: what a class changes in it must not last, because a resumed run would not have the change.
+        samples=list(samples),
+        participation=participation,
+        size=wanted_clients(participation, len(samples)),
+        generator=generator(seed, "cohort", 0 if sampling.draws_once else round),
+    )
+    found = sampling.choose(draw)
     guard.check()
     chosen = sorted(map(operator.index, found))
     if chosen and (len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples)):

@@ -23,7 +23,7 @@ from rayfl.methods.feddbe import FedDBE
 from rayfl.randomness import generator
 from rayfl.report.page import PAGE
 from rayfl.report.summary import sentences
-from rayfl.sampling import Bernoulli, BySize, Cyclic, Sampling, Trace, Uniform, choose_cohort
+from rayfl.sampling import Bernoulli, BySize, CohortDraw, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
 from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
@@ -174,8 +174,8 @@ def test_the_next_run_reads_its_trace_anew(tmp_path: Path) -> None:
 
 
 class Evens(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
-        return [i for i in range(len(samples)) if i % 2 == 0]
+    def choose(self, draw: CohortDraw) -> Any:
+        return [i for i in range(len(draw.samples)) if i % 2 == 0]
 
 
 def test_a_class_of_ones_own(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, monkeypatch:
 
 
 class Spends(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
+    def choose(self, draw: CohortDraw) -> Any:
         chosen = []
-        for _ in range(size):
-            chosen.append(samples.index(max(samples)))
-            samples[chosen[-1]] = 0
+        for _ in range(draw.size):
+            chosen.append(draw.samples.index(max(draw.samples)))
+            draw.samples[chosen[-1]] = 0
         return chosen
 
 
@@ -213,19 +213,19 @@ def test_what_a_class_makes_of_the_samples_does_not_last() -> None:
 
 
 class Draws(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
-        return torch.randperm(len(samples))[:size].tolist()
+    def choose(self, draw: CohortDraw) -> Any:
+        return torch.randperm(len(draw.samples))[: draw.size].tolist()
 
 
 class DrawsByPython(Sampling):
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
-        return random.sample(range(len(samples)), size)
+    def choose(self, draw: CohortDraw) -> Any:
+        return random.sample(range(len(draw.samples)), draw.size)
 
 
 class Remembers(Sampling):
     last: ClassVar[list[int]] = [0]
 
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
+    def choose(self, draw: CohortDraw) -> Any:
         self.last.append(self.last[-1] + 1)
         return [self.last[-1]]
 
@@ -283,8 +283,8 @@ def test_a_round_without_clients_passes(tmp_path: Path) -> None:
 class Absent(Sampling):
     """All clients, but nobody in the first round."""
 
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
-        return range(len(samples)) if round else []
+    def choose(self, draw: CohortDraw) -> Any:
+        return range(len(draw.samples)) if draw.round else []
 
 
 @pytest.mark.parametrize("name", ["DCPFL", "FedDBE", "FedPer", "SCAFFOLD"])
@@ -319,8 +319,8 @@ NAMED: list[int] = []
 class Named(Sampling):
     """The clients that were named, else the last ones."""
 
-    def choose(self, round: int, samples: Any, size: int, generator: Any, *further: Any) -> Any:
-        return NAMED or range(len(samples) - size, len(samples))
+    def choose(self, draw: CohortDraw) -> Any:
+        return NAMED or range(len(draw.samples) - draw.size, len(draw.samples))
 
 
 class Names(Callback):
