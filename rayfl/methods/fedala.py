@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rayfl.methods.base import Method
-from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above, at_least, at_most
 from rayfl.training import Batch, Client, Params, State
+from rayfl.training.optimisers import PLAIN_STEPS
 
 MOST_EPOCHS = 100
 """Passes after which the first learning of the weights ends, settled or not."""

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.func import grad
 
 from rayfl.methods.base import Method
-from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above
 from rayfl.training import Batch, Client, Params, State
 from rayfl.training.dropout import draw_from
+from rayfl.training.optimisers import PLAIN_STEPS
 
 
 class PerFedAvg(Method):

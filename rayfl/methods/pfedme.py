@@ -12,9 +12,9 @@ from torch.func import grad_and_value
 from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Facts, Method, Metrics
 from rayfl.methods.checks import warning_of_pull
-from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Params, State, Training
+from rayfl.training.optimisers import PLAIN_STEPS
 
 
 class PFedMe(Method):

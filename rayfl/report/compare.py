@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from rich.table import Table
@@ -529,57 +529,96 @@ def comparison(
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
     )
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
-    shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
-    shown_views = [view_summary(run) for group in groups for run in group.runs]
-    k = evaluations_text(entry for entry in shown_views if entry)
-    titles = {"common": "common\ntest (G)", "last": "last\nround", "best_val": "best by\nvalidation"}
-    titles |= {"last_k": f"mean of\nlast {k}"}
-    found = [figures(group, measure) for group in groups]
-    names = list(dict.fromkeys(name for each in found for name in each))
-    headline, *others = ((titles | FURTHER).get(name, one_line(name)) for name in names)
-    asked = [f"rounds to\n{target:g} %", f"bytes to\n{target:g} %"] if target else []
-    accuracies = [headline, *asked, *others]
-    counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
-    heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
-    known = [head.replace("\n", " ") for head in heads]
-    if odd := [name for name in columns if name not in known]:
-        near = did_you_mean(odd[0], known)
-        raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(known)}")
-    chosen = [known.index(name) for name in columns or known]
-    for i in chosen:
-        if i < len(shown):
-            table.add_column(heads[i], vertical="bottom", overflow="fold")
+    settings = [
+        _Column(name, [row[i] for row in cells], words=True)
+        for i, name in enumerate(headings)
+        if i not in constant and name != "rounds"
+    ]
+    held = [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
+    headline, *others = _figure_columns(groups, measure)
+    costs = [] if target is None else _cost_columns(groups, target)
+    known = [*settings, *held, *_run_columns(groups), headline, *costs, *others, *_traffic_columns(groups)]
+    chosen = _chosen_columns(known, columns)
+    for column in chosen:
+        if column.words:
+            table.add_column(column.heading, vertical="bottom", overflow="fold")
         else:
-            table.add_column(heads[i], justify="right", no_wrap=True)
+            table.add_column(column.heading, justify="right", no_wrap=True)
+    for group, *line in zip(groups, *(column.cells for column in chosen)):
+        table.add_row(*line, style=None if group.complete else "yellow")
+    return table
+
+
+class _Column(NamedTuple):
+    """A column of the comparison: a cell for each group, words that may fold or a number."""
+
+    heading: str
+    cells: Sequence[str | Text]
+    words: bool = False
+
+
+def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Column]:
+    """Return the columns with some headings, all if none are named."""
+    found = {column.heading.replace("\n", " "): column for column in reversed(known)}
+    if odd := [name for name in names if name not in found]:
+        there = list(found)[::-1]
+        near = did_you_mean(odd[0], there)
+        raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(there)}")
+    return [found[name] for name in names] or list(known)
+
+
+def _run_columns(groups: Sequence[RunGroup]) -> list[_Column]:
+    """Return how many seeds the groups have, and how many rounds."""
+    seeds = [
+        str(group.seeds) if group.seeds == len(group.runs) else f"{group.seeds} ({len(group.runs)} runs)"
+        for group in groups
+    ]
+    return [_Column("seeds", seeds), _Column("rounds", [_completed_of_planned(group) for group in groups])]
+
+
+def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Column]:
+    """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
+    views = [view_summary(run) for group in groups for run in group.runs]
+    k = evaluations_text(entry for entry in views if entry)
+    titles = {"common": "common\ntest (G)", "last": "last\nround", "best_val": "best by\nvalidation"}
+    titles |= {"last_k": f"mean of\nlast {k}"} | FURTHER
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
     percents = () if measure else (*COLUMNS, *FURTHER)
-    for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
-        runs = group.runs
-        texts = {
-            name: number(*mean_and_std(found[place].get(name, [])), decimals=2 if name in percents else 4)
-            for name in names
-        }
-        texts["headline"] += "*" if place in starred else ""
-        texts["headline"] += warning_signs(text for run in runs for text in data_warnings(run))
-        if runs[0].protocol.choose == "best_test":
-            of_that_round = texts.keys() - {"headline", *CHOICES}
-            texts |= {name: texts[name] + "¶" for name in of_that_round if texts[name] != "n/a"}
-        marked: list[str | Text] = [ranked_cell(x, ranks.get((place, name), "")) for name, x in texts.items()]
-        if target:
-            costs = target_costs(runs, target)
-            marked[1:1] = [range_text(costs["rounds"]), range_text(costs["bytes"], size)]
-        line: list[str | Text] = [
-            *(row[i] for i in shown),
-            *([] if same else [held]),
-            str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
-            _completed_of_planned(group),
-            *marked,
-            size(_bytes_per_round(runs, "up")),
-            size(_bytes_per_round(runs, "down")),
-        ]
-        table.add_row(*(line[i] for i in chosen), style=None if group.complete else "yellow")
-    return table
+    found = [figures(group, measure) for group in groups]
+    columns = []
+    for name in dict.fromkeys(name for each in found for name in each):
+        cells = []
+        for place, group in enumerate(groups):
+            mean, std = mean_and_std(found[place].get(name, []))
+            text = number(mean, std, decimals=2 if name in percents else 4)
+            if name == "headline":
+                text += "*" if place in starred else ""
+                text += warning_signs(warning for run in group.runs for warning in data_warnings(run))
+            elif mean is not None and name not in CHOICES and group.runs[0].protocol.choose == "best_test":
+                text += "¶"  # it is of the round that was chosen so
+            cells.append(ranked_cell(text, ranks.get((place, name), "")))
+        columns.append(_Column(titles.get(name, one_line(name)), cells))
+    return columns
+
+
+def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
+    """Return after how many rounds and bytes groups reach a test accuracy in per cent."""
+    costs = [target_costs(group.runs, target) for group in groups]
+    return [
+        _Column(f"rounds to\n{target:g} %", [range_text(each["rounds"]) for each in costs]),
+        _Column(f"bytes to\n{target:g} %", [range_text(each["bytes"], size) for each in costs]),
+    ]
+
+
+def _traffic_columns(groups: Sequence[RunGroup]) -> list[_Column]:
+    """Return the bytes of a round, up and down."""
+    return [
+        _Column(
+            f"{direction} per\nround", [size(_bytes_per_round(group.runs, direction)) for group in groups]
+        )
+        for direction in ("up", "down")
+    ]
 
 
 def _completed_of_planned(group: RunGroup) -> str:

@@ -102,7 +102,7 @@ def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
         cards_of_run=_cards(result, engine),
         sentences=[one_line(text) for text in sentences(summary)],
         notes=[*_notes(result), *list_warnings(dict.fromkeys(remarks) | known.warnings)],
-        accuracies=_accuracies(result),
+        accuracies=_accuracy_sheets(result),
         printed=_beside_printed(result),
         curves=_curves(result),
         clients=_client_sheet(result, partition, accuracies),
@@ -189,7 +189,7 @@ def list_warnings(found: Mapping[str, None], most: int = 20) -> list[str]:
     return [*list(found)[:most], *more]
 
 
-def _accuracies(result: RunRecords) -> list[Sheet]:
+def _accuracy_sheets(result: RunRecords) -> list[Sheet]:
     sheets = []
     views = result.summary["views"]
     heads = ["mean over clients", "std over clients", "pooled", "worst decile"]

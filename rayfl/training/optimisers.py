@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -230,3 +230,7 @@ def _per_tensor(numbers: Tensor, tensors: list[Tensor]) -> list[Tensor]:
     return [
         n.to(t.dtype).view(n.shape + (1,) * (t.dim() - n.dim())) for n, t in zip(each, tensors, strict=True)
     ]
+
+
+PLAIN_STEPS: dict[str, Any] = {"optimiser": SGD(), "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
+"""What makes the steps of ``client.fit`` plain gradient descent, whatever the optimiser of the run is."""

@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 Layout = Literal["current", "early"]
 _FILES = {"current": "{split}/{client}.npz", "early": "{split}/{split}{client}_.npz"}
 """Layout -> a client's file. PFLlib wrote the early one from January to May 2022 (4f394ef to 4fe6808)."""
-_PARTS = ("train", "test")
+_FOLDERS = ("train", "test")
 _REMEDY = "write it again with PFLlib's script"
-_Number = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 class _Config(TypedDict, total=False):
     """What is read of ``config.json``; some of PFLlib's scripts write none, and early ones no classes."""
 
-    num_clients: _Number
-    num_classes: _Number
+    num_clients: _Count
+    num_classes: _Count
 
 
 class PFLlibFiles(Data):
@@ -75,7 +75,7 @@ class PFLlibFiles(Data):
         clients = config.get("num_clients", found)
         train, test = (
             {str(i): _read_samples(_client_file(folder, layouts[0], part, i)) for i in range(clients)}
-            for part in _PARTS
+            for part in _FOLDERS
         )
         odd = f"{folder} has files of {found} clients, and config.json says {clients}: only so many are read"
         names = [*map(str, range(config.get("num_classes", 0)))]
@@ -113,7 +113,7 @@ def write_pfllib_files(data: FederatedData, folder: str | Path, layout: Layout =
     root, dataset = Path(folder).expanduser(), data.dataset
     if root.exists():
         raise InUse(root, "already exists, and runs may need it", "choose another name, or remove it")
-    for part in _PARTS:
+    for part in _FOLDERS:
         if len(without := np.flatnonzero(data.counts(part) == 0)):
             problem = f"leaves client {without[0]} without samples to {part}, and PFLlib cannot load that"
             raise Conflict("data.partition", problem, "use fewer clients, or a more even partition")
@@ -122,7 +122,7 @@ def write_pfllib_files(data: FederatedData, folder: str | Path, layout: Layout =
     if dataset.augment != "none":
         log.warning("PFLlib will train on the images as they are, without augment=%s", dataset.augment)
     scale, shift = dataset.scaling
-    for part in _PARTS:
+    for part in _FOLDERS:
         for client, client_data in enumerate(data.clients):
             mine = client_data.split(part)
             x = np.asarray(dataset.inputs[mine])

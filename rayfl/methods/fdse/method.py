@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Facts
-from rayfl.methods.descent import PLAIN_STEPS
 from rayfl.methods.fdse.consensus import counted_mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
 from rayfl.settings import above, at_least, below
 from rayfl.training import Batch, Client, Context, Gather, Mean, Net, Params, Reduction, State
+from rayfl.training.optimisers import PLAIN_STEPS
 
 
 class Blocks(NamedTuple):
