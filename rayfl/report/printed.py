@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from rayfl.errors import Unknown
 
-PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside")
+PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside", "published")
 
 
 @dataclass(frozen=True, kw_only=True)
