@@ -277,6 +277,20 @@ def test_clients_that_do_not_count_are_told_of(tmp_path):
         assert (f"trace: {absent})" in text) == (absent > 0)
 
 
+@pytest.mark.parametrize(
+    ("key", "start"),
+    [
+        ("dropped", "Dropped updates: 3"),
+        ("not_finite", "Values that were NaN or infinite: 3"),
+        ("empty", "Rounds without clients"),
+    ],
+)
+def test_what_went_wrong_is_counted(tmp_path, key, start):
+    (run,) = load(tmp_path, {})
+    said = [sentences(run.summary | {key: count}) for count in (0, 3)]
+    assert [sum(line.startswith(start) for line in lines) for lines in said] == [0, 1]
+
+
 def test_spread_of_incomplete_values_is_na():
     assert percent(*mean_and_std([0.5, None])) == "n/a"
     assert percent(*mean_and_std([])) == "n/a"

@@ -172,6 +172,8 @@ def test_of_many_clients_the_lowest_are_listed(tmp_path: Path, monkeypatch: pyte
     listed = re.findall(r'<th scope="row" class="number" data-value="(\d+).0">', page)
     assert sorted(listed) == sorted(map(str, np.argsort(last, kind="stable")[:3]))
     assert "the 3 lowest of 9" in page
+    (named,) = re.findall(r"Lowest test accuracy: (.*?)\.<", page)  # a quarter of them, rounded up
+    assert re.findall(r"client (\d)", named) == [str(i) for i in np.argsort(last, kind="stable")[:3]]
 
 
 class Reads(Callback):

@@ -111,6 +111,7 @@ def test_a_cell_has_the_spread_over_its_clients(tmp_path):
     assert record["client_std"] == pytest.approx(50 * sum(each["std"] for each in last))
     page = table_page("A table", compare("own", folders), folders, tmp_path, planned=2)
     assert f"{record['worst_decile']:.2f}" in page
+    assert f"FedBN: {50 * sum(each['mean'] for each in last):.2f} at the end" in page  # the curve
     assert not compare("fedco2_t1", [office(tmp_path / "office")])[0].further  # it is of one domain
 
 
