@@ -116,6 +116,10 @@ def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
     some = Counter(tuple(choose_cohort(sampling, 1, [1] * 4, 0.25, seed=s, rounds=5)) for s in range(400))
     assert some.keys() == {(0,), (1,)}
     assert abs(some[(0,)] - 200) < 40
+    assert (
+        sampling.digest()
+        == trace(tmp_path, entry(0, 3, 4), entry(1, 1), entry(3, 2, 3), entry(0, 0, 2)).digest()
+    )
 
 
 @pytest.mark.parametrize(

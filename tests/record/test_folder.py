@@ -45,6 +45,13 @@ def lines(path):
     return list(read_lines(path))
 
 
+def test_a_partition_that_is_not_one_is_refused(folder):
+    path = folder.path / "partition.json"
+    path.write_text(json.dumps(partition(4) | {"clients": [{"train": -1}]}))
+    with refused(Damaged, path):
+        read_history(folder.path)
+
+
 def test_a_finished_run_leaves_these_files(tmp_path):
     run = write_run(tmp_path / "run")
     assert {p.name for p in run.iterdir()} == {
