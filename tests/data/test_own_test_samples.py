@@ -119,7 +119,6 @@ def test_dirichlet_needs_no_test_samples_and_counts_all_of_a_client(monkeypatch)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (Given, {"test_share": 0.2}),
         (Given, {"test_by_class": True}),
         (rayfl.data.EmbeddedDigits, {"test_from": "pooled"}),
         (rayfl.data.PACS, {"test_from": "training"}),

@@ -12,6 +12,7 @@ import pytest
 from rayfl.commands.data import main
 from rayfl.data import TEST, TRAIN, Arrays, Dirichlet, FromFile, PFLlibFiles, Synthetic, write_pfllib_files
 from rayfl.errors import BadData, Conflict, Damaged, InUse, Missing
+from tests.data.test_files import Malicious
 from tests.support.refusals import refused, told
 
 NAMES = {"current": "{}/{}.npz", "early": "{0}/{0}{1}_.npz"}
@@ -95,14 +96,6 @@ def test_a_folder_of_something_else(tmp_path):
         write(tmp_path, [images(0, labels=[7])], [images(0)], num_classes=3).load()
     with refused(BadData, tmp_path):
         write(tmp_path, [images(0), {"x": np.zeros((1, 4)), "y": [0]}], [images(0)] * 2).load()
-
-
-class Malicious:
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
 
 
 @pytest.mark.parametrize("where", ["x", "y", "in x", "all"])
