@@ -186,10 +186,10 @@ def test_token_ids_are_written_as_they_are(tmp_path):
 
 
 def test_what_pfllib_lacks_is_said(tmp_path, caplog):
-    write_pfllib_files(pictures(val_fraction=0.25).federate(2, 0), tmp_path / "out")
+    write_pfllib_files(pictures(val_fraction=0.5).federate(2, 0), tmp_path / "out")
     assert len(caplog.records) == 1
-    assert "12 validation samples" in caplog.text
-    assert len(PFLlibFiles(root=str(tmp_path / "out")).load()) == 48
+    assert "24 validation samples" in caplog.text
+    assert len(PFLlibFiles(root=str(tmp_path / "out")).load()) == 36
 
 
 def test_the_command_exports_what_a_run_would_use(tmp_path, capsys):
