@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from rich.console import Console
 
 from rayfl import Inline, Ray, Result, Training, evaluation, load_models, resumed
-from rayfl.data import TEST, Arrays, Data, Dirichlet, DomainPerClient, FromFile, Pathological, Synthetic
+from rayfl.data import TEST, Arrays, Dirichlet, DomainPerClient, FromFile, Pathological, Synthetic
 from rayfl.errors import Conflict, Damaged
 from rayfl.evaluation.finetune import Finetune
 from rayfl.evaluation.metrics import summarise
 from rayfl.methods import Ditto, FedAvg, FedPer, Method
-from rayfl.record.history import History, Population
+from rayfl.record.history import History
 from rayfl.report.compare import comparison, group_records, group_runs
 from rayfl.report.summary import final_table, sentences
-from tests.evaluation.test_metrics import line
-from tests.support.federations import bytes_of_run, small
+from tests.evaluation.test_metrics import line, people
+from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
 SMALL: dict[str, Any] = {"train": 300, "test": 90, "shape": (1, 16, 16)}
@@ -30,13 +30,9 @@ BOTH: dict[str, Any] = {"data": DATA, "rounds": 2, "checkpoint_every": 1, "commo
 ALL: dict[str, Any] = BOTH | {"eval_points": "both", "unseen_clients": 2.0, "finetune": Finetune(epochs=1)}
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def parts(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(point, view, part) -> the columns of the last evaluation."""
-    found = records(folder)[-1]["evaluation"].items()
+    found = records_of(folder)[-1]["evaluation"].items()
     return {
         (p, v, part): score for p, views in found for v, by in views.items() for part, score in by.items()
     }
@@ -45,43 +41,39 @@ def parts(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
 # ---- which samples
 
 
-@pytest.mark.parametrize("test_from", ["published", "training"])
-def test_it_is_the_test_part_of_the_data_set(tmp_path: Path, test_from: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {}),
+        ({"test_from": "training"}, {}),
+        ({"domains": 3, "partition": DomainPerClient()}, {"clients": 3, "unseen": "domain1"}),
+    ],
+)
+def test_it_is_the_test_part_of_the_data_set(tmp_path: Path, options: Any, settings: Any) -> None:
     """With ``training`` nobody has it, and without the option there is no such set."""
-    data = Synthetic(**SMALL, test_from=test_from)
-    found = small(tmp_path, data=data, common_test=True).federated_data()
+    data = Synthetic(**SMALL, **options)
+    found = small(tmp_path, data=data, common_test=True, **settings).federated_data()
     assert found.common.tolist() == data.load().indices(TEST).tolist()
-    assert np.isin(found.held.indices["test"], found.common).all() == (test_from == "published")
-    assert found.counts("common").tolist() == [90] * 12
+    assert np.isin(found.held.indices["test"], found.common).all() == ("test_from" not in options)
+    assert found.counts("common").tolist() == [90] * len(found)
     assert (found.test_splits, found.describe()["common_test"]) == (("test", "common"), 90)
-    without = small(tmp_path, data=data).federated_data()
+    without = small(tmp_path, data=data, **settings).federated_data()
     assert (without.test_splits, "common_test" in without.describe()) == (("test",), False)
     assert without.digest() == found.digest()
 
 
-def test_all_domains_are_in_it(tmp_path: Path) -> None:
-    data = Synthetic(**SMALL, domains=3, partition=DomainPerClient())
-    federation = small(tmp_path, data=data, clients=3, unseen="domain1", common_test=True)
-    assert federation.federated_data().counts("common").tolist() == [90] * 3
-
-
 def test_it_is_no_data_that_clients_learn_from(tmp_path: Path) -> None:
-    x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
     division = tmp_path / "division.json"
     clients = [{"train": [300, 1], "val": [], "test": [2]}, {"train": [3], "val": [4], "test": [5]}]
     division.write_text(json.dumps({"clients": clients}))
-    bad: list[tuple[Data, int]] = [
-        (Synthetic(**SMALL, test_from="pooled"), 12),
-        (Synthetic(**SMALL, partition=Pathological(split="pooled")), 10),
-        (
-            Synthetic(**SMALL, partition=FromFile(path=str(division))),
-            2,
-        ),  # sample 300 is the first of the test
-        (Arrays(x=x, y=y, test_from="training", test_fraction=0.0), 2),
-    ]
-    for data, count in bad:
+    for data in (
+        Synthetic(**SMALL, test_from="pooled"),
+        Synthetic(**SMALL, partition=Pathological(split="pooled", classes_per_client=5)),
+        Synthetic(**SMALL, partition=FromFile(path=str(division))),  # 300 is the first sample of the test
+        Arrays(x=np.zeros((40, 3), np.float32), y=np.arange(40) % 2, test_from="training", test_fraction=0.0),
+    ):
         with refused(Conflict, "common_test"):
-            small(tmp_path / "run", data=data, clients=count, common_test=True).run()
+            small(tmp_path / "run", data=data, clients=2, common_test=True).run()
     assert not (tmp_path / "run").exists()
 
 
@@ -126,7 +118,7 @@ def test_the_same_bytes_on_actors_and_in_resumed_runs(tmp_path: Path) -> None:
 
 def test_some_clients_and_an_evaluation_now_and_then(tmp_path: Path) -> None:
     small(tmp_path, **BOTH, eval_clients=4.0, eval_every=2).run()
-    assert ["evaluation" in record for record in records(tmp_path)] == [False, True]
+    assert ["evaluation" in record for record in records_of(tmp_path)] == [False, True]
     found = parts(tmp_path)
     own, common = (found["after_aggregation", "global", part] for part in ("test", "common"))
     assert own["clients"] == common["clients"]
@@ -141,13 +133,7 @@ def test_some_clients_and_an_evaluation_now_and_then(tmp_path: Path) -> None:
 
 def test_figures_by_hand() -> None:
     """Own accuracies 8/10 and 10/20, on the common set 10/40 and 30/40; in the round before 4/40 and 8/40."""
-    clients = [
-        {"train": 100, "val": 0, "test": 10, "domain": 0},
-        {"train": 300, "val": 0, "test": 20, "domain": 1},
-    ]
-    population = Population.from_partition(
-        {"domain_names": ["ink", "print"], "clients": clients, "common_test": 40}
-    )
+    population = people([10, 20], train=[100, 300], domains=["ink", "print"], common_test=40)
     made = [line(0, [2, 2]), line(1, [8, 10])]
     for record, correct in zip(made, ([4, 8], [10, 30]), strict=True):
         part = {"correct": correct, "loss": [1.0, 3.0], "f1": [0.5, None]}
@@ -169,10 +155,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
-    runs = [
-        small(tmp_path / "both", **BOTH).run(),
-        small(tmp_path / "own", **BOTH | {"common_test": False}).run(),
-    ]
+    runs = [small(tmp_path / str(known), **BOTH | {"common_test": known}).run() for known in (True, False)]
     both = runs[0].summary["headline"]
     texts = [f"{100 * value:.2f}" for value in (both["accuracy"], both["common"]["accuracy"])]
     (told,) = [each for each in sentences(runs[0].summary) if "(G)" in each]
@@ -185,22 +168,15 @@ def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
         assert ("common/after_aggregation/personal" in run.rounds) == known
         assert ("common" in set(run.clients["part"])) == known
         groups = group_runs([run])
-        assert ("common test (G)" in comparison_heads(groups)) == known
+        headers = " ".join(str(column.header) for column in comparison(groups).columns)
+        assert ("common\ntest (G)" in headers) == known
         assert ("common" in group_records(groups)[0]) == known
     (group,) = group_runs(runs)  # which differ in what was measured alone
     assert group_records([group])[0]["common"] is None
     assert group_records(group_runs(runs[:1]))[0]["common"] == pytest.approx(100 * both["common"]["accuracy"])
-
-
-def comparison_heads(groups: Any) -> list[str]:
-    return [str(column.header).replace("\n", " ") for column in comparison(groups).columns]
-
-
-def test_records_with_scores_on_a_set_that_there_is_not(tmp_path: Path) -> None:
-    small(tmp_path, **BOTH).run()
-    path = tmp_path / "partition.json"
+    path = tmp_path / "True" / "partition.json"
     content = json.loads(path.read_text())
-    for size in (0, 1):
+    for size in (0, 1):  # no set, or one with fewer samples than are recorded as correct
         path.write_text(json.dumps(content | {"common_test": size}))
         with refused(Damaged, "metrics.jsonl"):
-            Result.load(tmp_path)
+            Result.load(tmp_path / "True")

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,35 +24,15 @@ from rayfl.report.page import PAGE
 from rayfl.report.summary import sentences
 from rayfl.sampling import Bernoulli, BySize, CohortDraw, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import bytes_of_run, federation_from, records_of, small
 from tests.support.refusals import refused
 
 
-def drawn(sampling: Sampling, samples: Sequence[int], size: float, rounds: int = 4000) -> Counter[Any]:
-    """Count the cohorts of some rounds."""
-    share = size / len(samples)
-    return Counter(
-        tuple(choose_cohort(sampling, r, samples, share, seed=1, rounds=rounds)) for r in range(rounds)
-    )
-
-
-def test_uniform_is_a_random_order_cut_off() -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_uniform_is_a_random_order_cut_off(once: bool) -> None:
     for round in range(5):
-        order = torch.randperm(10, generator=generator(3, "cohort", round)).tolist()
-        assert choose_cohort(Uniform(), round, [1] * 10, 0.4, seed=3, rounds=5) == sorted(order[:4])
-
-
-def test_once_drawn_for_all_rounds() -> None:
-    order = torch.randperm(10, generator=generator(3, "cohort", 0)).tolist()
-    found = [choose_cohort(Uniform(once=True), r, [1] * 10, 0.4, seed=3, rounds=5) for r in range(5)]
-    assert found == [sorted(order[:4])] * 5
-
-
-def test_bernoulli_draws_each_client_alone() -> None:
-    """Of two with probability 0.3 nobody comes in 0.49 of the rounds, either in 0.21 and both in 0.09."""
-    found = drawn(Bernoulli(), [5, 1], 0.6)
-    for chosen, p in {(): 0.49, (0,): 0.21, (1,): 0.21, (0, 1): 0.09}.items():
-        assert found[chosen] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
+        order = torch.randperm(10, generator=generator(3, "cohort", 0 if once else round)).tolist()
+        assert choose_cohort(Uniform(once=once), round, [1] * 10, 0.4, seed=3, rounds=5) == sorted(order[:4])
 
 
 def test_bernoulli_by_hand() -> None:
@@ -66,29 +45,23 @@ def test_bernoulli_by_hand() -> None:
         assert sampling.uses_rounds == (last == "all")
 
 
-def test_by_size_draws_in_proportion() -> None:
-    """One of three with 1, 2 and 5 samples, in 4,000 rounds: to four standard deviations."""
-    found = drawn(BySize(), [1, 2, 5], 1)
-    for i, p in enumerate((1 / 8, 2 / 8, 5 / 8)):
-        assert found[(i,)] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
-
-
-def test_by_size_without_replacement_draws_from_what_is_left() -> None:
-    """Two of 1, 1 and 2: {0, 1} comes as 1/4 * 1/3 twice, {0, 2} as 1/4 * 2/3 + 1/2 * 1/2."""
-    found = drawn(BySize(), [1, 1, 2], 2)
-    for pair, p in {(0, 1): 1 / 6, (0, 2): 5 / 12, (1, 2): 5 / 12}.items():
-        assert found[pair] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
-
-
-def test_by_size_with_replacement_may_draw_fewer() -> None:
-    """Two of 1 and 3: both times client 0 in 1/16, both times client 1 in 9/16 of the rounds."""
-    found = drawn(BySize(replacement=True), [1, 3], 2)
-    for chosen, p in {(0,): 1 / 16, (1,): 9 / 16, (0, 1): 6 / 16}.items():
+@pytest.mark.parametrize(
+    ("sampling", "samples", "size", "shares"),
+    [
+        (Bernoulli(), [5, 1], 0.6, {(): 0.49, (0,): 0.21, (1,): 0.21, (0, 1): 0.09}),
+        (BySize(), [0, 4, 0, 7], 4, {(1, 3): 1}),
+        (BySize(), [1, 2, 5], 1, {(0,): 1 / 8, (1,): 2 / 8, (2,): 5 / 8}),
+        # {0, 1} comes as 1/4 * 1/3 twice, {0, 2} as 1/4 * 2/3 + 1/2 * 1/2
+        (BySize(), [1, 1, 2], 2, {(0, 1): 1 / 6, (0, 2): 5 / 12, (1, 2): 5 / 12}),
+        (BySize(replacement=True), [1, 3], 2, {(0,): 1 / 16, (1,): 9 / 16, (0, 1): 6 / 16}),
+    ],
+)
+def test_how_often_cohorts_come(sampling: Sampling, samples: Any, size: float, shares: Any) -> None:
+    """In 4,000 rounds, to four standard deviations."""
+    wanted = {"participation": size / len(samples), "seed": 1, "rounds": 4000}
+    found = Counter(tuple(choose_cohort(sampling, r, samples, **wanted)) for r in range(4000))
+    for chosen, p in shares.items():
         assert found[chosen] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
-
-
-def test_by_size_leaves_clients_without_samples_out() -> None:
-    assert drawn(BySize(), [0, 4, 0, 7], 4, rounds=20) == {(1, 3): 20}
 
 
 def test_cyclic_takes_turns() -> None:
@@ -171,7 +144,7 @@ def test_the_next_run_reads_its_trace_anew(tmp_path: Path) -> None:
     small(tmp_path / "first", sampling=sampling, rounds=1, participation=1.0).run()
     trace(tmp_path, entry(2, 0))
     small(tmp_path / "second", sampling=sampling, rounds=1, participation=1.0).run()
-    assert json.loads((tmp_path / "second" / "metrics.jsonl").read_text())["cohort"] == [2]
+    assert [record["cohort"] for record in records_of(tmp_path / "second")] == [[2]]
 
 
 # ---- classes of one's own
@@ -209,10 +182,8 @@ class Spends(Sampling):
 
 def test_what_a_class_makes_of_the_samples_does_not_last() -> None:
     samples = [4, 2, 3, 1]
-    assert [choose_cohort(Spends(), round, samples, 0.5, seed=0, rounds=2) for round in range(2)] == [
-        [0, 2],
-        [0, 2],
-    ]
+    for round in range(2):
+        assert choose_cohort(Spends(), round, samples, 0.5, seed=0, rounds=2) == [0, 2]
     assert samples == [4, 2, 3, 1]
 
 
@@ -272,7 +243,7 @@ def test_a_round_without_clients_passes(tmp_path: Path) -> None:
     """The server's model stays, so all scores do; the end and the page say how many such rounds there are."""
     result = small(tmp_path / "run", **ALONE, eval_points="both", loggers=["tensorboard"]).run()
     assert list(result.rounds["cohort"]) == [2, 0, 0, 1]
-    first, second, third, _ = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    first, second, third, _ = records_of(tmp_path / "run")
     for record in (second, third):
         assert record["cohort"] == record["steps"] == record["loss"] == []
         assert record["up"] == record["down"] == {}
@@ -295,15 +266,14 @@ class Absent(Sampling):
 def test_rounds_begin_with_the_first_one_that_has_clients(tmp_path: Path, name: str) -> None:
     """DC-PFL's protocol counts trained clients alone; FedDBE's clients upload before the first round."""
     protocol = PROTOCOLS["DCPFL" if name == "DCPFL" else "Default"]()
-    made = {"method": METHODS.get(name, FedDBE)(), "protocol": protocol}
-    result = small(tmp_path, sampling=Absent(), rounds=2, finetune=Finetune(epochs=1), **made).run()
+    settings = {"method": METHODS.get(name, FedDBE)(), "protocol": protocol, "finetune": Finetune(epochs=1)}
+    result = small(tmp_path, sampling=Absent(), rounds=2, **settings).run()
     assert list(result.rounds["cohort"]) == [0, 12]
     assert result.summary["headline"]["accuracy"] is not None
 
 
 def test_a_last_round_of_all_comes_once(tmp_path: Path) -> None:
-    settings = {**ALONE, "sampling": Bernoulli(last="all")}
-    result = small(tmp_path / "run", **settings, rounds=3).run()
+    result = small(tmp_path / "run", **ALONE | {"sampling": Bernoulli(last="all"), "rounds": 3}).run()
     assert list(result.rounds["cohort"]) == [2, 0, 12]
     with refused(Conflict, "rounds"):
         resumed(tmp_path / "run", {"rounds": 4}).run()
@@ -311,7 +281,7 @@ def test_a_last_round_of_all_comes_once(tmp_path: Path) -> None:
 
 def test_clients_drawn_once_alone_upload_before_the_first_round(tmp_path: Path) -> None:
     small(tmp_path, method=FedDBE(), sampling=Uniform(once=True), rounds=2).run()
-    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    first, second = records_of(tmp_path)
     assert len(first["cohort"]) == 6
     assert first["before_round"]["clients"] == first["cohort"] == second["cohort"]
 
@@ -348,17 +318,11 @@ def test_a_sampling_that_a_callback_tells_does_not_go_on_without_it(tmp_path: Pa
 def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:
     """With all that are there in a round, as with fewer: clients 0 to 5 train in round 0, 6 to 11 later."""
     sampling = trace(tmp_path, *(entry(i, 0, 1) if i < 6 else entry(i, 1) for i in range(12)))
+    settings: dict[str, Any] = {"sampling": sampling, "protocol": FediOS(), "eval_every": 2, "rounds": 2}
     found = []
     for share in (1.0, 0.99):
-        run = small(
-            tmp_path / str(share),
-            sampling=sampling,
-            participation=share,
-            protocol=FediOS(),
-            eval_every=2,
-            rounds=2,
-        )
-        found.append(run.run().history.scores["after_training", "personal", "test"].correct)
+        run = small(tmp_path / str(share), participation=share, **settings).run()
+        found.append(run.history.scores["after_training", "personal", "test"].correct)
     assert not np.isnan(found[0]).any()
     np.testing.assert_array_equal(found[0], found[1])
 
@@ -374,8 +338,7 @@ def test_sampling_is_recorded(tmp_path: Path) -> None:
     made = federation_from(["--sampling", "BySize", "--sampling.replacement", "true"])
     recorded = config_of(made)["sampling"]
     assert recorded == {"class_path": "rayfl.sampling.BySize", "init_args": {"replacement": True}}
-    other = small(tmp_path / "run", sampling=Cyclic(), rounds=1)
-    other.run()
+    small(tmp_path / "run", sampling=Cyclic(), rounds=1).run()
     text = (tmp_path / "run" / "config.yaml").read_text()
     (tmp_path / "run" / "config.yaml").write_text(text.replace("Cyclic", "BySize"))
     again = resumed(tmp_path / "run", {"rounds": 2})

@@ -26,13 +26,16 @@ from rayfl.running.result import Result
 from rayfl.training import Client, Net, State
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import Run, normed, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
 DATA = Synthetic(
     train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
 )
 POINTS = ("unseen", "unseen_adapted", "unseen_control")
+UNEVEN = Synthetic(train=600, test=160, shape=(3, 16, 16), partition=Dirichlet(alpha=0.5), val_fraction=0.2)
+DRAWN: dict[str, Any] = {"data": UNEVEN, "clients": 10, "unseen": None, "unseen_clients": 0.3}
+"""Ten clients without domains of their own; three are new."""
 
 
 def federation(output: Path, name: str = "FDSE", **changes: Any) -> Federation:
@@ -43,17 +46,13 @@ def federation(output: Path, name: str = "FDSE", **changes: Any) -> Federation:
     return small(output, **(settings | changes))
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 # ---- what is recorded
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, name: str) -> None:
     result = federation(tmp_path, name, rounds=1).run()
-    (record,) = records(tmp_path)
+    (record,) = records_of(tmp_path)
     assert record["cohort"] == [0, 1]
     assert result.history.population.domains == ("domain0", "domain2", "domain1")
     assert json.loads((tmp_path / "partition.json").read_text())["unseen"] == 1
@@ -62,9 +61,8 @@ def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, na
     for point in expected:
         for view in METHODS[name]().views:
             correct = record["evaluation"][point][view]["test"]["correct"]
-            assert [c is None for c in correct] == [point.startswith("unseen")] * 2 + [
-                not point.startswith("unseen")
-            ]
+            of_new = point.startswith("unseen")
+            assert [c is None for c in correct] == [of_new, of_new, not of_new]
 
 
 def test_adaptation_and_control_beside_a_new_client(tmp_path: Path) -> None:
@@ -94,20 +92,17 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
     assert all(rounds == headline["rounds"] for rounds in chosen.values())
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    federation(tmp_path / "whole", rounds=4).run()
-    federation(tmp_path / "split").run()
-    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
-
-
 @pytest.mark.usefixtures("kept_actors")
-def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
-    """Two new clients and four others, hosted apart."""
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_same_bytes_on_actors_and_resumed(tmp_path: Path, drawn: bool) -> None:
+    """Two new clients and four others, or three and seven, hosted apart."""
+    settings = DRAWN | {"name": "FedBN", "finetune": Finetune(epochs=1)} if drawn else {"clients": 6}
     for k, engine in enumerate((Inline(), Ray(actors=2))):
-        federation(tmp_path / str(k), clients=6, engine=engine).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
-    assert Result.load(tmp_path / "0").history.population.domains[4:] == ("domain1", "domain1")
+        federation(tmp_path / str(k), engine=engine, **settings).run()
+    federation(tmp_path / "2", rounds=1, **settings).run()
+    resumed(tmp_path / "2", {"rounds": 2}).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "2")
+    assert drawn or Result.load(tmp_path / "0").history.population.domains[4:] == ("domain1", "domain1")
 
 
 # ---- adapting
@@ -178,12 +173,18 @@ def test_new_clients_start_from_the_mean_of_those_who_have_trained() -> None:
     assert found.correct == int((scores.argmax(1) == y).sum())
 
 
-@pytest.mark.parametrize("moves", [True, False])
-def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
+def start_fdse(**options: Any) -> Run:
+    """Client 0 has trained, and client 1, of an unseen domain, is new."""
     data = DATA.federate(3, 0).hold_out("domain1")
     data = FederatedData(data.dataset, data.clients[:1] + data.clients[2:], unseen=1)
-    run = start(FDSE(unseen_lr=0.5), data, "tests.support.by_hand.dse", batch_size=16)
+    run = start(FDSE(unseen_lr=0.5, **options), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
+    return run
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
+    run = start_fdse()
     before, after = as_newcomer(run, moves)
     assert before["own"].keys() == after["own"].keys()
     for name in before["own"]:
@@ -239,23 +240,18 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
 @pytest.mark.parametrize("attention", [True, False, "mean"])
 def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean"]) -> None:
     """Also where every client receives the mean of the erasers."""
-    data = DATA.federate(3, 0).hold_out("domain1")
-    data = FederatedData(data.dataset, data.clients[:1] + data.clients[2:], unseen=1)
-    run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.support.by_hand.dse", batch_size=16)
-    run.round([0])
+    run = start_fdse(attention=attention)
     down, _ = run.server.download([1])
-    x, client = run.worker.examples.batch(torch.tensor(data.clients[1].test[:4]))[0], run.worker.client(1, 0)
+    x, _ = run.worker.examples.batch(torch.tensor(run.worker.data.clients[1].test[:4]))
+    client = run.worker.client(1, 0)
     before, after = as_newcomer(run)
-    scores = [
-        answer_at_once(run.worker.method.scores(client, state, down, x))["personal"]
-        for state in (before, after)
-    ]
+    answers = [answer_at_once(run.worker.method.scores(client, own, down, x)) for own in (before, after)]
+    scores = [answer["personal"] for answer in answers]
     assert torch.equal(scores[1], run.worker.net.eval(down["weights"].merge(after["own"]), x))
     assert not torch.equal(*scores)
 
 
 def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
-    """New clients of FediOS have an untrained extractor in the subspace of another."""
     run = start(FediOS(), held_out(ragged([8, 8, 8])), LeNet())
     run.round([0, 1])
     assert run.worker.state_for_new_clients([0, 1]) == {}
@@ -314,19 +310,11 @@ def test_impossible_settings_are_refused(tmp_path: Path, changes: dict[str, Any]
 
 # ---- new clients of any partition
 
-UNEVEN = Synthetic(train=600, test=160, shape=(3, 16, 16), partition=Dirichlet(alpha=0.5), val_fraction=0.2)
-
-
-def drawn_federation(output: Path, **changes: Any) -> Federation:
-    """Ten clients without domains of their own; three are new."""
-    settings: dict[str, Any] = {"data": UNEVEN, "clients": 10, "unseen": None, "unseen_clients": 0.3}
-    return federation(output, **(settings | changes))
-
 
 @pytest.mark.parametrize(("wanted", "count"), [(0.3, 3), (0.29, 2), (0.01, 1), (1, 1), (4, 4)])
 def test_new_clients_are_drawn_and_come_last(tmp_path: Path, wanted: float, count: int) -> None:
     before = UNEVEN.federate(10, 0)
-    data = drawn_federation(tmp_path, unseen_clients=wanted).federated_data()
+    data = federation(tmp_path, **DRAWN | {"unseen_clients": wanted}).federated_data()
     order = numpy_generator(0, "unseen clients").permutation(10)
     numbers = sorted(order[[len(before.clients[i].test) > 1 for i in order]][:count].tolist())
     expected = [i for i in range(10) if i not in numbers] + numbers
@@ -335,16 +323,16 @@ def test_new_clients_are_drawn_and_come_last(tmp_path: Path, wanted: float, coun
         for split in ("train", "val", "test"):
             assert np.array_equal(client.split(split), before.clients[i].split(split))
     (remark,) = data.describe()["remarks"]
-    assert remark.endswith(
-        f"the last {count} of 10 clients never train; in the partition they are {str(numbers)[1:-1]}"
-    )
+    told = f"the last {count} of 10 clients never train; in the partition they are {str(numbers)[1:-1]}"
+    assert remark.endswith(told)
 
 
 def test_the_seed_of_the_data_draws_new_clients(tmp_path: Path) -> None:
-    fixed = replace(UNEVEN, seed=7)
-    one, other = (drawn_federation(tmp_path, data=fixed, seed=k).federated_data() for k in (0, 1))
-    assert one.digest() == other.digest()
-    assert one.digest() != drawn_federation(tmp_path, data=replace(UNEVEN, seed=8)).federated_data().digest()
+    first, same, other = (
+        federation(tmp_path, **DRAWN | {"data": replace(UNEVEN, seed=own), "seed": k}).federated_data()
+        for own, k in ((7, 0), (7, 1), (8, 0))
+    )
+    assert first.digest() == same.digest() != other.digest()
 
 
 def test_who_has_too_few_test_samples_is_not_drawn() -> None:
@@ -359,14 +347,14 @@ def test_who_has_too_few_test_samples_is_not_drawn() -> None:
 @pytest.mark.parametrize("name", ["FedAvg", "FedBN", "FedRep", "FDSE"])
 def test_new_clients_have_points_views_and_models(tmp_path: Path, name: str, capsys: Any) -> None:
     """Fine-tuning trains on their own data; what models say is what has been scored."""
-    result = drawn_federation(tmp_path, name=name, rounds=1, finetune=Finetune(epochs=1), quiet=False).run()
+    result = federation(tmp_path, name, **DRAWN, rounds=1, finetune=Finetune(epochs=1), quiet=False).run()
     shown = " ".join(capsys.readouterr().out.split())
     assert "10, 7 in a round, 3 unseen (drawn)" in shown
     assert "1 epoch of 10 clients in each of 1 evaluation" in shown
     for told in (shown, (tmp_path / "report.html").read_text()):
         assert "The numbers of clients are not those of the partition" in told
     assert json.loads((tmp_path / "partition.json").read_text())["unseen"] == 3
-    (record,) = records(tmp_path)
+    (record,) = records_of(tmp_path)
     assert record["cohort"] == [*range(7)]
     expected = {"after_aggregation", *(POINTS if CASES[name].adapts else POINTS[:1])}
     assert set(record["evaluation"]) == expected
@@ -387,19 +375,10 @@ def test_new_clients_have_points_views_and_models(tmp_path: Path, name: str, cap
 
 def test_new_clients_are_not_personalised(tmp_path: Path) -> None:
     """Their labels are used by fine-tuning alone."""
-    drawn_federation(tmp_path, method=FedBABU(), rounds=1).run()
-    scored = records(tmp_path)[0]["evaluation"]["unseen"]
+    federation(tmp_path, **DRAWN, method=FedBABU(), rounds=1).run()
+    scored = records_of(tmp_path)[0]["evaluation"]["unseen"]
     assert scored["personal"] == scored["global"]
     models = load_models(tmp_path)
     x, _ = models.batch(9)
     scores = models.scores(9, x)
     assert torch.equal(scores["personal"], scores["global"])
-
-
-@pytest.mark.usefixtures("kept_actors")
-def test_new_clients_have_the_same_bytes_on_actors_and_resumed(tmp_path: Path) -> None:
-    for k, engine in enumerate((Inline(), Ray(actors=2))):
-        drawn_federation(tmp_path / str(k), name="FedBN", engine=engine, finetune=Finetune(epochs=1)).run()
-    drawn_federation(tmp_path / "2", name="FedBN", rounds=1, finetune=Finetune(epochs=1)).run()
-    resumed(tmp_path / "2", {"rounds": 2}).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "2")

@@ -152,10 +152,10 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "common_test": True,
         "finetune": Finetune(epochs=2, lr=0.5, part="head", of="global"),
         "unseen": "printed",
+        "unseen_clients": None,
         "cell": Cell(table="mine", row="FedAvg", column="N=3", changed=["rounds=7"]),
     }
     objects = {"method", "data", "training", "sampling", "engine", "output"}
-    settings["unseen_clients"] = None
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
     for changes in ({}, {"unseen": None, "unseen_clients": 0.2}):
         settings |= changes
@@ -197,40 +197,20 @@ def test_a_bad_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 FILES = [
-    ("rouns: 3\n", Unknown, "rouns"),
-    (
-        "training.moment: 0.5\n",
-        Unknown,
-        "training.moment",
-    ),
-    ("3: 4\n", Unknown, "3"),
+    ("training.moment: 0.5\n", Unknown, "training.moment"),
     ("training: [1]\n", BadValue, "training"),
     ("training: {lr: 0.1, 1: 2}\n", BadValue, "training"),
     ("rounds: [\n", Damaged, "config.yaml"),
-    ("rounds: 3\nrounds: 4\n", Damaged, "config.yaml"),
     ("training.lr: 0.1\ntraining: {lr: 0.2}\n", Conflict, "training.lr"),
-    ("rounds: !!int x\n", Damaged, "config.yaml"),
     ("cell: 2020-13-45\n", BadValue, "cell"),
-    (
-        "- a: b\n",
-        Damaged,
-        "config.yaml",
-    ),
+    ("- a: b\n", Damaged, "config.yaml"),
     ("\x00", Damaged, "config.yaml"),
     ("rounds: null\n", BadValue, "rounds"),
     ("rounds: many\n", BadValue, "rounds"),
     ("data:\n", BadValue, "data"),
     ("data: {class_path: Synthetic, init_args: }\n", BadValue, "data.init_args"),
-    (
-        "method: {class_path: Ditto, mu: 2}\n",
-        Conflict,
-        "method",
-    ),
-    (
-        "training: {schedule: {class_path: Cosine, warmup: 3}}\n",
-        Conflict,
-        "training.schedule",
-    ),
+    ("method: {class_path: Ditto, mu: 2}\n", Conflict, "method"),
+    ("training: {schedule: {class_path: Cosine, warmup: 3}}\n", Conflict, "training.schedule"),
     ("net: [LeNet, {class_path: FedGHCNN, number: 2}]\n", Conflict, "net"),
     ("training: {lr: null}\n", BadValue, "training.lr"),
     (
@@ -299,32 +279,18 @@ def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) ->
 
 
 LINES = [
-    (
-        "--data Synthetic --data.partition IID --data.partition.alpha 1",
-        Unknown,
-        "data.partition.alpha",
-    ),
+    ("--data Synthetic --data.partition IID --data.partition.alpha 1", Unknown, "data.partition.alpha"),
     ("--data.partition.help Nope", Unknown, "data.partition"),
     ("--cell foo", BadValue, "cell"),
     ("--training {3:[4]}", BadValue, "training"),
     ("--training {3:4", BadValue, "training"),
     ("--training foo", BadValue, "training"),
-    (
-        "--data CIFAR10 --data.partition.alpha 0.1",
-        BadValue,
-        "data.partition",
-    ),
-    (
-        "--method rayfl.methods.Method",
-        BadValue,
-        "method",
-    ),
+    ("--data CIFAR10 --data.partition.alpha 0.1", BadValue, "data.partition"),
+    ("--method rayfl.methods.Method", BadValue, "method"),
     ("--training.lr inf", BadValue, "training.lr"),
-    ("--participation nan", BadValue, "participation"),
     ("--rounds 1.5", BadValue, "rounds"),
     ("--quiet maybe", BadValue, "quiet"),
     ("--averaging foo", BadValue, "averaging"),
-    ("--engine Ray --engine.actors many", BadValue, "engine.actors"),
     ("--data Synthetic --data.shape [3,8]", BadValue, "data.shape"),
     (
         "--data PACS --data.partition DomainDirichlet --data.partition.chosen {photo:1}",
@@ -338,13 +304,7 @@ LINES = [
     ("--method.of.mu 0.1", Unknown, "method.of"),
     ("--training.lr --rounds 3", Missing, "training.lr"),
     ("--method.mu 0.1 --method FedProx", Conflict, "method.mu"),
-    (
-        "--data.partition.alpha=1 --data.partition=Dirichlet",
-        Conflict,
-        "data.partition.alpha",
-    ),
-    ("-x", Unknown, "x"),
-    ("--rounds 3 4", Unknown, "4"),
+    ("--data.partition.alpha=1 --data.partition=Dirichlet", Conflict, "data.partition.alpha"),
     ("--method", Missing, "method"),
     ("--rounds null", BadValue, "rounds"),
     ("--method null", BadValue, "method"),
@@ -460,18 +420,12 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ["--seed", "1"],
-        ["--method", "FedAvg"],
-        ["--training.lr", "0.5"],
-        ["--data", "Synthetic"],
-        ["--output", "elsewhere"],
-    ],
+    ["--seed 1", "--method FedAvg", "--training.lr 0.5", "--data Synthetic", "--output elsewhere"],
 )
-def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options: list[str]) -> None:
+def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options: str) -> None:
     with refused(Conflict, "resume") as caught:
-        federation_from(["--resume", str(run_folder), *options])
-    assert str(caught.value).endswith(f"; remove {options[0]}")
+        federation_from(["--resume", str(run_folder), *options.split()])
+    assert str(caught.value).endswith(f"; remove {options.split()[0]}")
 
 
 def test_resume_refuses_a_configuration_beside_the_recorded_one(run_folder: Path, tmp_path: Path) -> None:
@@ -502,27 +456,17 @@ def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "place"),
-    [
-        ({"method": FedCO2}, "method"),
-        ({"data": "Synthetic"}, "data"),
-        ({"engine": Inline}, "engine"),
-        ({"training": {"lr": 0.1}}, "training"),
-        ({"net": None}, "net"),
-        ({"clients": "5"}, "clients"),
-        ({"rounds": 2.0}, "rounds"),
-        ({"quiet": "no"}, "quiet"),
-        ({"averaging": "both"}, "averaging"),
-    ],
-)
-def test_values_of_other_types_are_refused_at_once(arguments, place):
-    with refused(BadValue, place):
-        Federation(**arguments)
-
-
-@pytest.mark.parametrize(
     ("make", "place"),
     [
+        (lambda: Federation(method=FedCO2), "method"),
+        (lambda: Federation(data="Synthetic"), "data"),
+        (lambda: Federation(engine=Inline), "engine"),
+        (lambda: Federation(training={"lr": 0.1}), "training"),
+        (lambda: Federation(net=None), "net"),
+        (lambda: Federation(clients="5"), "clients"),
+        (lambda: Federation(rounds=2.0), "rounds"),
+        (lambda: Federation(quiet="no"), "quiet"),
+        (lambda: Federation(averaging="both"), "averaging"),
         (lambda: FedCO2(mutual_epochs=1.5), "method.mutual_epochs"),
         (lambda: Training(epochs=1.5), "training.epochs"),
         (lambda: Synthetic(partition="IID"), "data.partition"),
@@ -531,7 +475,7 @@ def test_values_of_other_types_are_refused_at_once(arguments, place):
         (lambda: Converts(mu="x"), "method.mu"),
     ],
 )
-def test_classes_refuse_values_of_other_types_themselves(make, place):
+def test_values_of_other_types_are_refused_at_once(make, place):
     with refused(BadValue, place):
         make()
 

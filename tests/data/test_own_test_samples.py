@@ -7,27 +7,10 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from rayfl.data import (
-    IID,
-    PACS,
-    TEST,
-    TRAIN,
-    UNUSED,
-    VAL,
-    Arrays,
-    ClientData,
-    Data,
-    Dirichlet,
-    EmbeddedDigits,
-    FromFile,
-    ImageFolders,
-    Mixed,
-    OfficeCaltech10,
-    Pathological,
-    PerClientDirichlet,
-    Shards,
-)  # fmt: skip
+import rayfl.data
+from rayfl.data import IID, TEST, TRAIN, UNUSED, VAL, ClientData, Data, Dirichlet, FromFile, Shards, Synthetic
 from rayfl.data.base import hold_out_test
+from rayfl.data.partitions.pathological import Pathological
 from rayfl.errors import BadData, BadValue, Conflict
 from rayfl.randomness import numpy_generator
 from tests.support.datasets import make_dataset
@@ -43,13 +26,6 @@ class Given(Data):
         origin = dataset.origin.copy()
         origin[dataset.indices(TRAIN)[:2]] = UNUSED
         return replace(dataset, origin=origin)
-
-
-class Few(Data):
-    """Five training and two test samples."""
-
-    def load(self):
-        return make_dataset([3, 2], [1, 1])
 
 
 def everything(data, *splits):
@@ -76,6 +52,7 @@ def test_pooled_divides_everything_and_splits_what_each_client_got(partition):
         assert np.sort(np.concatenate([mine.train, mine.test])).tolist() == own.train.tolist()
     assert everything(found).tolist() == np.flatnonzero(used).tolist()
     assert {TRAIN, VAL, TEST} == set(dataset.origin[everything(found, "train")])
+    assert found.contents == Given(partition=partition).federate(4, 5).contents  # those of the loaded data
 
 
 def test_training_gives_the_test_part_to_nobody():
@@ -123,56 +100,40 @@ def test_by_class_takes_the_same_share_of_each_class():
     assert {sum(draw) for draw in draws} == {18}
 
 
-def test_every_client_draws_its_own():
-    one, other = (split([60], 0.5, client=client)[0].test.tolist() for client in (0, 1))
-    assert one != other
-    assert one == split([60], 0.5)[0].test.tolist()
-
-
 def test_validation_samples_are_taken_last():
     plain, carved = (Given(test_from="pooled", val_fraction=f).federate(3, 0) for f in (0, 0.3))
     assert everything(plain, "test").tolist() == everything(carved, "test").tolist()
     assert everything(plain, "train").tolist() == everything(carved, "train", "val").tolist()
 
 
-def test_the_contents_are_those_of_the_loaded_data():
-    assert (
-        len({str(Given(test_from=where).federate(3, 0).contents) for where in ("published", "pooled")}) == 1
-    )
-
-
 def test_dirichlet_needs_no_test_samples_and_counts_all_of_a_client(monkeypatch):
-    class Untested(Given):
-        def load(self):
-            return make_dataset([200, 200], [0, 0])
-
-    partition = Dirichlet(alpha=0.5, min_samples=40)
+    monkeypatch.setattr(Given, "load", lambda self: make_dataset([200, 200], [0, 0]))
     for where in ("pooled", "training"):
-        found = Untested(partition=partition, test_from=where).federate(5, 1)
+        found = Given(partition=Dirichlet(alpha=0.5, min_samples=40), test_from=where).federate(5, 1)
         assert (found.counts("train") + found.counts("test")).min() >= 40
     monkeypatch.setattr("rayfl.data.partitions.dirichlet.REDRAWS", 50)
     with refused(BadData, "data.partition"):
-        Untested(partition=Dirichlet(alpha=0.01, min_samples=80), test_from="pooled").federate(5, 1)
+        Given(partition=Dirichlet(alpha=0.01, min_samples=80), test_from="pooled").federate(5, 1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "place"),
+    ("kind", "options"),
     [
-        (Given, {"test_share": 0.2}, "data.test_share"),
-        (Given, {"test_by_class": True}, "data.test_by_class"),
-        (EmbeddedDigits, {"test_from": "pooled"}, "data.test_from"),
-        (PACS, {"test_from": "training"}, "data.test_from"),
-        (OfficeCaltech10, {"test_from": "pooled", "split": "fdse"}, "data.test_from"),
-        (ImageFolders, {"test_from": "pooled", "split": "fdse"}, "data.test_from"),
-        (Given, {"test_from": "pooled", "partition": FromFile(path="x")}, "data.test_from"),
-        (Given, {"test_from": "pooled", "partition": Pathological(split="pooled")}, "data.test_from"),
-        (Given, {"test_from": "training", "partition": Pathological(split="fedgh")}, "data.test_from"),
-        (Given, {"test_from": "training", "partition": PerClientDirichlet(shares="test")}, "data.test_from"),
-        (Given, {"test_from": "training", "partition": Mixed()}, "data.test_from"),
+        (Given, {"test_by_class": True}),
+        (rayfl.data.EmbeddedDigits, {"test_from": "pooled"}),
+        (rayfl.data.PACS, {"test_from": "training"}),
+        (rayfl.data.OfficeCaltech10, {"test_from": "pooled", "split": "fdse"}),
+        (rayfl.data.ImageFolders, {"test_from": "pooled", "split": "fdse"}),
+        (Given, {"test_from": "pooled", "partition": FromFile(path="x")}),
+        (Given, {"test_from": "pooled", "partition": Pathological(split="pooled")}),
+        (Given, {"test_from": "training", "partition": Pathological(split="fedgh")}),
+        (Given, {"test_from": "training", "partition": rayfl.data.PerClientDirichlet(shares="test")}),
+        (Given, {"test_from": "training", "partition": rayfl.data.Mixed()}),
     ],
 )
-def test_what_goes_together_with_nothing_is_refused(kind, options, place):
-    with refused(Conflict, place):
+def test_what_goes_together_with_nothing_is_refused(kind, options):
+    """The first option is what is refused."""
+    with refused(Conflict, f"data.{next(iter(options))}"):
         kind(**options)
     for share in (0, 1):
         with refused(BadValue, "data.test_share"):
@@ -180,49 +141,47 @@ def test_what_goes_together_with_nothing_is_refused(kind, options, place):
 
 
 def test_other_divisions_of_the_same_kinds_are_not_refused():
-    assert (
-        OfficeCaltech10(test_from="pooled").test_share == ImageFolders(test_from="pooled").test_share == 0.25
-    )
-    assert Given(test_from="pooled", partition=Pathological()).test_share == 0.25
+    found = [kind(test_from="pooled") for kind in (rayfl.data.OfficeCaltech10, rayfl.data.ImageFolders)]
+    found.append(Given(test_from="pooled", partition=Pathological()))
+    assert [data.test_share for data in found] == [0.25] * 3
     assert Given().test_share is None
 
 
-def test_clients_without_test_samples_are_told_of(caplog):
-    with caplog.at_level(logging.WARNING):
-        data = Few(test_from="training").federate(4, 0)
+def test_clients_without_test_samples_are_told_of(caplog, monkeypatch):
+    monkeypatch.setattr(Given, "load", lambda self: make_dataset([3, 2], [1, 1]))
+    data = Given(test_from="training").federate(4, 0)
     assert sorted(data.counts("train")) == [1] * 4
     assert sorted(data.counts("test")) == [0, 0, 0, 1]
     assert "(3 such clients of 4) has no test samples" in caplog.text
     with refused(BadData, "data.partition"):
-        Few(test_from="pooled").federate(7, 0)
+        Given(test_from="pooled").federate(7, 0)
     with refused(Conflict, "clients"):
-        Few(test_from="training").federate(7, 0)
+        Given(test_from="training").federate(7, 0)
 
 
 def test_users_keep_their_samples():
-    x, users = np.zeros((60, 2), np.float32), np.repeat([0, 1, 2], 20)
-    found = Arrays(x, np.arange(60) % 2, users=users, test_from="pooled", test_share=0.5).federate(None, 0)
+    arrays = {"x": np.zeros((60, 2), np.float32), "y": np.arange(60) % 2, "users": np.repeat([0, 1, 2], 20)}
+    found = rayfl.data.Arrays(**arrays, test_from="pooled", test_share=0.5).federate(None, 0)
     assert found.counts("train").tolist() == found.counts("test").tolist() == [10] * 3
 
 
 def test_it_is_recorded_and_read_again(tmp_path):
-    data = Given(test_from="pooled", test_share=0.2, test_by_class=True).federate(3, 0)
-    recorded = data.describe()
-    told = recorded["remarks"][0]
+    options = {"test_from": "pooled", "test_share": 0.2, "test_by_class": True}
+    data = Given(**options).federate(3, 0)
+    told = data.describe()["remarks"][0]
     assert "all samples together" in told
     assert "20 % of each client's own samples, the same share of each class" in told
     assert told in data.table()
-    options = {"test_from": "pooled", "test_share": 0.2, "test_by_class": True}
-    assert options.items() <= recorded["settings"]["data"].items()
+    assert options.items() <= data.describe()["settings"]["data"].items()
     data.write_indices(tmp_path / "division.json")
     again = Given(partition=FromFile(path=str(tmp_path / "division.json"))).federate(3, 0)
     assert again.digest() == data.digest()
 
 
 def test_the_start_and_the_page_of_a_run_say_it(tmp_path, caplog):
-    federation = small(tmp_path / "run", rounds=1)
+    data = Synthetic(train=90, test=9, test_from="training", test_share=0.5)
     with caplog.at_level(logging.INFO):
-        replace(federation, data=replace(federation.data, test_from="training", test_share=0.5)).run()
+        small(tmp_path, rounds=1, data=data).run()
     told = "The clients divide the training samples alone, and test samples are 50 % of each client"
     assert told in caplog.text
-    assert told in (tmp_path / "run" / "report.html").read_text()
+    assert told in (tmp_path / "report.html").read_text()

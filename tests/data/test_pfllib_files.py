@@ -12,6 +12,7 @@ import pytest
 from rayfl.commands.data import main
 from rayfl.data import TEST, TRAIN, Arrays, Dirichlet, FromFile, PFLlibFiles, Synthetic, write_pfllib_files
 from rayfl.errors import BadData, Conflict, Damaged, InUse, Missing
+from tests.data.test_files import Malicious
 from tests.support.refusals import refused, told
 
 NAMES = {"current": "{}/{}.npz", "early": "{0}/{0}{1}_.npz"}
@@ -95,14 +96,6 @@ def test_a_folder_of_something_else(tmp_path):
         write(tmp_path, [images(0, labels=[7])], [images(0)], num_classes=3).load()
     with refused(BadData, tmp_path):
         write(tmp_path, [images(0), {"x": np.zeros((1, 4)), "y": [0]}], [images(0)] * 2).load()
-
-
-class Malicious:
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
 
 
 @pytest.mark.parametrize("where", ["x", "y", "in x", "all"])
@@ -193,10 +186,10 @@ def test_token_ids_are_written_as_they_are(tmp_path):
 
 
 def test_what_pfllib_lacks_is_said(tmp_path, caplog):
-    write_pfllib_files(pictures(val_fraction=0.25).federate(2, 0), tmp_path / "out")
+    write_pfllib_files(pictures(val_fraction=0.5).federate(2, 0), tmp_path / "out")
     assert len(caplog.records) == 1
-    assert "12 validation samples" in caplog.text
-    assert len(PFLlibFiles(root=str(tmp_path / "out")).load()) == 48
+    assert "24 validation samples" in caplog.text
+    assert len(PFLlibFiles(root=str(tmp_path / "out")).load()) == 36
 
 
 def test_the_command_exports_what_a_run_would_use(tmp_path, capsys):

@@ -15,7 +15,7 @@ from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet, PFLResearchCNN
 from rayfl.training import Training
 from tests.methods.cases import net_of
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, records_of, small
 
 LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")
 pytestmark = pytest.mark.usefixtures("kept_actors")
@@ -48,17 +48,13 @@ def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
 def test_unequal_work(tmp_path: Path, execution: Any) -> None:
     """The start's line names what keeps its epochs."""
     training = Training(lr=0.05, batch_size=20, epochs=3, work_range=(0, 1))
-    engines = (
-        Inline(execution=execution, stack=3),
-        *(Ray(actors=n, execution=execution, stack=3) for n in (1, 2)),
-    )
-    folder, *_ = same(
-        tmp_path, *engines, method=METHODS["FedRep"](head_epochs=1), training=training, rounds=2
-    )
+    how: dict[str, Any] = {"execution": execution, "stack": 3}
+    engines = Inline(**how), Ray(actors=1, **how), Ray(actors=2, **how)
+    method = METHODS["FedRep"](head_epochs=1)
+    folder, *_ = same(tmp_path, *engines, method=method, training=training, rounds=2)
     said = "local work: 0 to 1 times training.epochs, drawn for each client and round; unchanged: method.head"
     assert said in (folder / "run.log").read_text()
-    for round, line in enumerate((folder / "metrics.jsonl").read_text().splitlines()):
-        record = json.loads(line)
+    for round, record in enumerate(records_of(folder)):
         epochs = [1 + training.work_of(client, round, 0, 3) for client in record["cohort"]]
         batches = [math.ceil(n / 20) for n in record["samples"]]
         assert record["steps"] == [n * k for n, k in zip(epochs, batches, strict=True)]
@@ -79,7 +75,7 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     settings = {"data": data, "clients": 100, "participation": 0.01, "rounds": 8, "training": LENIENT}
     engines = Inline(), Ray(actors=2)
     folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, LeNet()), **settings)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(folder)
     cohorts = [set(small(tmp_path, **settings).cohort(round)) for round in range(8)]
     assert [set(record["cohort"]) for record in records] == [cohort - empty for cohort in cohorts]
     idle = [round for round in range(1, 8) if cohorts[round] <= empty]

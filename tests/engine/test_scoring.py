@@ -17,17 +17,13 @@ from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, To
 from rayfl.nets import CNNB
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
-from tests.support.federations import Poisoned, bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, records_of, small
 from tests.support.refusals import refused
 from tests.support.workers import pretend
 
 DATA = Synthetic(train=300, test=90, shape=(1, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2)
 FEW: dict[str, Any] = {"data": DATA, "rounds": 2, "eval_clients": 5.0, "checkpoint_every": 1}
 TRAINING = Training(lr=0.05, batch_size=20, precision="float64", bn_single="eval")
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 class OtherShare(FedPer):
@@ -46,7 +42,7 @@ class OtherShare(FedPer):
 def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> None:
     settings: dict[str, Any] = {"method": method, "data": DATA, "net": CNNB(), "rounds": 2, "metrics": ["f1"]}
     small(tmp_path / "run", training=TRAINING, checkpoint_every=1, **settings).run()
-    recorded = lines(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]
+    recorded = records_of(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]
     models, f1 = load_models(tmp_path / "run"), measures(["f1"], 10)[0]
     for one in models:
         for split in ("val", "test"):
@@ -93,8 +89,8 @@ def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"method": FedPer(), "data": data, "clients": 2}
     for name, engine in (("one", Inline()), ("two", pretend(count=2))):
         small(tmp_path / name, engine=engine, **settings | {"rounds": 2}).run()
-    assert lines(tmp_path / "one") == lines(tmp_path / "two")
-    views = lines(tmp_path / "two")[-1]["evaluation"]["after_aggregation"]["personal"]
+    assert records_of(tmp_path / "one") == records_of(tmp_path / "two")
+    views = records_of(tmp_path / "two")[-1]["evaluation"]["after_aggregation"]["personal"]
     assert [None in views[split]["correct"] for split in ("val", "test")] == [True, False]
 
 
@@ -115,12 +111,12 @@ def test_some_clients_are_scored(tmp_path: Path) -> None:
     result = small(tmp_path / "once", **FEW, loggers=["tensorboard"]).run()
     scored = [
         line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"]
-        for line in lines(tmp_path / "once")
+        for line in records_of(tmp_path / "once")
     ]
     assert scored[0] == scored[1]
     assert len(scored[0]) == 5
     small(tmp_path / "all", **FEW | {"eval_clients": None}).run()
-    for some, full in zip(lines(tmp_path / "once"), lines(tmp_path / "all"), strict=True):
+    for some, full in zip(records_of(tmp_path / "once"), records_of(tmp_path / "all"), strict=True):
         for split in ("val", "test"):
             ours, theirs = (x["evaluation"]["after_aggregation"]["personal"][split] for x in (some, full))
             assert ours["correct"] == [theirs["correct"][i] for i in ours["clients"]]
@@ -130,7 +126,8 @@ def test_some_clients_are_scored(tmp_path: Path) -> None:
     assert set(result.clients[result.clients.part == "test"].client) == tested
     share = small(tmp_path / "anew", **FEW | {"eval_clients": 0.5, "eval_draw": "anew", "rounds": 3}).run()
     drawn = [
-        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] for line in lines(share.folder)
+        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"]
+        for line in records_of(share.folder)
     ]
     assert {len(ids) for ids in drawn} <= {5, 6}
     assert drawn[0] != drawn[1]
@@ -144,7 +141,7 @@ def test_a_protocol_that_scores_as_clients_train_needs_them_all(tmp_path: Path) 
 def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
     small(tmp_path / "run", **FEW | {"rounds": 1}).run()
     path = tmp_path / "run" / "metrics.jsonl"
-    (line,) = lines(tmp_path / "run")
+    (line,) = records_of(tmp_path / "run")
     for wrong in ([0, 1, 2, 3, 99], [1, 0, 2, 3, 4], [0]):
         line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] = wrong
         path.write_text(json.dumps(line) + "\n")
@@ -171,7 +168,7 @@ def test_who_has_never_trained_counts_by_what_it_would_use(
     settings: dict[str, Any] = {"data": DATA, "clients": 8, "rounds": 2, "checkpoint_every": 1}
     settings |= {"method": method, "sampling": Trace(path=str(tmp_path / "trace.json"))}
     result = small(tmp_path / "run", **settings, quiet=False).run()
-    last = lines(tmp_path / "run")[-1]
+    last = records_of(tmp_path / "run")[-1]
     assert last["untrained"] == {**WAITING, "view": view}
     told = capsys.readouterr().out.replace("\n", " ")
     assert f"4 of 8 clients have never trained (not in the trace: 2), {how}." in told
@@ -194,6 +191,6 @@ def test_who_has_never_trained_counts_by_what_it_would_use(
 
 def test_whose_update_was_dropped_has_not_trained(tmp_path: Path) -> None:
     small(tmp_path / "run", method=Poisoned(at=0), participation=1.0, on_bad_update="drop", rounds=2).run()
-    first, second = lines(tmp_path / "run")
+    first, second = records_of(tmp_path / "run")
     assert first["untrained"] == {"clients": [2], "unlisted": [], "view": "global"}
     assert "untrained" not in second

@@ -30,16 +30,12 @@ from rayfl.sampling import Trace
 from rayfl.training import Batch, Client, Cosine, Gather, Mean, Params, Reduction, State, Sum
 from tests.engine.test_further_nets import Mutual
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
 SEATED = [FedDBE(), FedBABU(tune_epochs=1), PerFedAvg(), FedFomo(), FedAMP()]
 DATA = points([((1, 0), 0), ((0, 1), 1)], [((4, 3), 0)])
-
-
-def records_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 class Stopping(Callback):

@@ -1,6 +1,5 @@
 """Fine-tuning before an evaluation: its steps by hand, who takes them, and that nothing else changes."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
 from tests.support.by_hand import Run, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import bytes_of_run, federation_from, records_of, small
 from tests.support.refusals import refused
 
 DATA = ragged()
@@ -174,10 +173,6 @@ def test_a_client_that_has_never_trained_starts_from_what_it_counts_by() -> None
 # ---- runs
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, LeNet()), "rounds": 1}
@@ -192,7 +187,7 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
     """Neither other views, nor what clients and server hold, nor checkpoints of runs without it."""
     for name, finetune in (("with", Finetune(epochs=2)), ("without", Finetune())):
         small(tmp_path / name, method=Ditto(), finetune=finetune).run()
-    with_it, without = (records(tmp_path / name) for name in ("with", "without"))
+    with_it, without = (records_of(tmp_path / name) for name in ("with", "without"))
     for record in with_it:
         assert record["evaluation"]["after_aggregation"].pop("finetuned")
     assert with_it == without
@@ -246,7 +241,7 @@ def test_clients_that_never_train(tmp_path: Path) -> None:
     data = Synthetic(train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient())
     settings: dict[str, Any] = {"data": data, "clients": 3, "net": CNNB(), "unseen": "domain1", "rounds": 1}
     small(tmp_path, **settings, finetune=Finetune(epochs=1)).run()
-    (record,) = records(tmp_path)
+    (record,) = records_of(tmp_path)
     unseen: ClientScores = record["evaluation"]["unseen"]
     assert unseen["finetuned"]["test"]["loss"][2] != unseen["global"]["test"]["loss"][2]  # type: ignore[index]
 
@@ -258,7 +253,7 @@ def test_some_clients_now_and_then(tmp_path: Path, capsys: pytest.CaptureFixture
     small(tmp_path, **settings, finetune=tuning).run()
     told = " ".join(capsys.readouterr().out.split())
     assert "2 epochs of 3 clients in each of 2 evaluations" in told
-    evaluations = [record.get("evaluation") for record in records(tmp_path)]
+    evaluations = [record.get("evaluation") for record in records_of(tmp_path)]
     assert [bool(found) for found in evaluations] == [False, True, False, True]
     assert len(evaluations[1]["after_aggregation"]["finetuned"]["test"]["clients"]) == 3
 

@@ -22,7 +22,7 @@ from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import bytes_of_run, federation_from, records_of, small
 from tests.support.refusals import refused
 
 pytest.importorskip("torchmetrics")
@@ -182,20 +182,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return measured(tmp_path_factory.mktemp("measured") / "run").run()
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_metrics_stand_beside_loss_and_change_nothing_else(run: Result, tmp_path: Path) -> None:
     small(tmp_path / "plain", rounds=3).run()
-    found = lines(run.folder)
+    found = records_of(run.folder)
     for record in found:
         for view in record["evaluation"]["after_aggregation"].values():
             for score in view.values():
                 assert set(score) == {"correct", "loss", *ALL}
                 for name in ALL:
                     assert len(score.pop(name)) == 12
-    assert found == lines(tmp_path / "plain")
+    assert found == records_of(tmp_path / "plain")
 
 
 def test_metrics_are_in_tables(run: Result) -> None:
@@ -211,7 +207,7 @@ def test_metrics_are_in_tables(run: Result) -> None:
 
 
 def test_metrics_are_logged(run: Result) -> None:
-    record = lines(run.folder)[-1]
+    record = records_of(run.folder)[-1]
     values = scalars(record, run.history.population)
     f1 = [x for x in record["evaluation"]["after_aggregation"]["global"]["test"]["f1"] if x is not None]
     assert values["f1/test/after_aggregation/global/mean"] == pytest.approx(float(np.mean(f1)))
@@ -221,7 +217,7 @@ def test_undefined_values_are_null_and_in_no_mean(tmp_path: Path) -> None:
     """Clients of one class have no AUROC; the mean is over the others, and nothing is 'not finite'."""
     data = Synthetic(train=900, test=240, partition=Dirichlet(alpha=0.05))
     found = small(tmp_path / "run", data=data, rounds=1, metrics=["auroc"]).run()
-    (record,) = lines(tmp_path / "run")
+    (record,) = records_of(tmp_path / "run")
     score = record["evaluation"]["after_aggregation"]["global"]["test"]
     known = [x for x in score["auroc"] if x is not None]
     assert 0 < len(known) < sum(x is not None for x in score["correct"])
@@ -232,7 +228,7 @@ def test_undefined_values_are_null_and_in_no_mean(tmp_path: Path) -> None:
 
 def test_views_that_are_no_logits_have_f1_alone(tmp_path: Path) -> None:
     small(tmp_path / "run", method=FedProto(), rounds=1, metrics=["f1", "auroc"]).run()
-    score = lines(tmp_path / "run")[0]["evaluation"]["after_aggregation"]["personal"]["test"]
+    score = records_of(tmp_path / "run")[0]["evaluation"]["after_aggregation"]["personal"]["test"]
     assert set(score["auroc"]) == {None}
     assert any(x is not None for x in score["f1"])
 
@@ -243,7 +239,7 @@ def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
     measured(tmp_path / "cut", protocol=FediOS(), rounds=2).run()
     resumed(tmp_path / "cut", {"rounds": 3}).run()
     assert bytes_of_run(tmp_path / "cut") == bytes_of_run(tmp_path / "whole")
-    score = lines(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
+    score = records_of(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
     assert [x is None for x in score["f1"]] == [x is None for x in score["correct"]]
 
 
@@ -255,12 +251,12 @@ def test_the_same_bytes_on_actors(run: Result, tmp_path: Path) -> None:
 def test_the_same_bytes_stacked(tmp_path: Path) -> None:
     for folder, metrics in (("plain", []), ("measured", ["f1"])):
         small(tmp_path / folder, rounds=2, metrics=metrics, engine=Inline(execution="stacked")).run()
-    found = lines(tmp_path / "measured")
+    found = records_of(tmp_path / "measured")
     for record in found:
         for view in record["evaluation"]["after_aggregation"].values():
             for score in view.values():
                 assert score.pop("f1")
-    assert found == lines(tmp_path / "plain")
+    assert found == records_of(tmp_path / "plain")
 
 
 def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
@@ -284,7 +280,7 @@ def test_metrics_on_the_command_line() -> None:
 @pytest.mark.parametrize("column", [[0.5], "0.5", ["x"] * 12, [1e300] * 12])
 def test_damaged_columns_are_refused(run: Result, tmp_path: Path, column: Any) -> None:
     shutil.copytree(run.folder, tmp_path / "run")
-    records = lines(run.folder)
+    records = records_of(run.folder)
     records[1]["evaluation"]["after_aggregation"]["global"]["test"]["f1"] = column
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
@@ -320,7 +316,7 @@ def test_metrics_in_the_summary(run: Result) -> None:
     summary = json.loads((run.folder / "summary.json").read_text())
     (entry,) = (v for v in summary["views"] if (v["point"], v["view"]) == ("after_aggregation", "global"))
     each, samples = [], run.history.population.samples["test"]
-    for record in lines(run.folder):
+    for record in records_of(run.folder):
         f1 = record["evaluation"]["after_aggregation"]["global"]["test"]["f1"]
         each.append([(x, n) for x, n in zip(f1, samples, strict=True) if x is not None and n])
     means = [np.mean([x for x, _ in found]) for found in each]

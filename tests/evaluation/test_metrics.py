@@ -22,7 +22,7 @@ from tests.support.records import partition, record
 DEFAULT = evaluation.Default()
 
 
-def people(test, train=None, val=None, domains=None):
+def people(test, train=None, val=None, domains=None, **more):
     """A population with these test sizes; by default 10 validation samples each and domain None."""
     n = len(test)
     domains = domains or [None] * n
@@ -39,7 +39,7 @@ def people(test, train=None, val=None, domains=None):
             for i in range(n)
         ],
     }
-    return Population.from_partition(split)
+    return Population.from_partition(split | more)
 
 
 def line(round, correct, val=None, cohort=(0,), point="after_aggregation", view="personal", **more):

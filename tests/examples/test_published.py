@@ -1,10 +1,10 @@
 """Published settings: what a file says of rayfl holds, and one round runs on small files."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from rayfl.data import TorchvisionData
 from rayfl.errors import Unknown
@@ -20,19 +20,12 @@ from tests.support.tables import ROOT, available
 
 FILES = sorted((ROOT / "published").glob("*.yaml"))
 TABLES = {path.stem: Table.load(path) for path in FILES}
-CELLS = [
-    (name, row, column)
-    for name, table in TABLES.items()
-    for row in available(table)
-    for column in table.columns
-]
+CELLS = [(name, *cell) for name, table in TABLES.items() for cell in product(available(table), table.columns)]
 
 
 def lines_of(path: Path) -> list[list[str]]:
     """The lines of a file's list: what, the script, rayfl's options, and whether they differ."""
-    found = [
-        re.split(r" ?\| ?", line[2:]) for line in path.read_text().splitlines() if line.startswith("# |")
-    ]
+    found = [re.split(r" ?\| ?", line) for line in re.findall(r"^# (\|.*)", path.read_text(), re.M)]
     assert found[0] == ["", "what", "the script", "rayfl", "", ""]
     assert {len(cells) for cells in found} == {6}
     return [cells[1:5] for cells in found[1:]]
@@ -80,21 +73,11 @@ def test_lines_that_differ_are_counted(path: Path) -> None:
     assert re.search(rf"\[`published/{path.stem}`\].*\| {count} \|", page)
 
 
-SMALL = {
-    "clients": 4,
-    "rounds": 1,
-    "training.epochs": 1,
-    "training.batch_size": 16,
-    "checkpoint_every": 0,
-    "loggers": [],
-    "quiet": True,
-    "engine": "Inline",
-    "data.partition.min_samples": 2,
-    "data.partition.train": 8,
-    "data.partition.test": 2,
-    "finetune.epochs": 1,
-}
-"""Fewer clients, samples and steps, for the options that a cell has."""
+SMALL = {"clients": 4, "rounds": 1, "training.epochs": 1, "training.batch_size": 16, "checkpoint_every": 0}
+SMALL |= {"loggers": [], "quiet": True, "engine": "Inline"}
+PARTS = {"data.partition.min_samples": 2, "data.partition.train": 8, "data.partition.test": 2}
+PARTS |= {"finetune.epochs": 1}
+"""Fewer clients, samples and steps; those of parts for the options that a cell has."""
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +102,8 @@ KINDS = [
 def test_one_round_on_small_files(tmp_path: Path, files: Path, name: str, row: str, column: str) -> None:
     """With all that a cell says of data, clients, training and scores; large nets give way to a small one."""
     settings = TABLES[name].settings(row, column)
-    kept = (key for key in SMALL if not key.startswith(("data.", "finetune")) or settings.get(key))
-    small = {key: SMALL[key] for key in kept} | {"data.root": str(files), "output": str(tmp_path / "run")}
+    small = SMALL | {key: value for key, value in PARTS.items() if settings.get(key)}
+    small |= {"data.root": str(files), "output": str(tmp_path / "run")}
     if settings["data"] != TorchvisionData.__name__:
         small["data.verify"] = False
     if settings["net"] in ("Module", "ResNet18"):
@@ -136,25 +119,20 @@ def test_methods_that_rayfl_lacks_are_named(tmp_path: Path) -> None:
         for method in table.missing:
             row = next(row for row, found in table.rows.items() if found.settings["method"] == method)
             with refused(Unknown, "method"):
-                federation_from(
-                    ["--config", str(table.path), "--row", row, "--column", next(iter(table.columns))]
-                )
+                config(table.path, row, next(iter(table.columns)), {})
 
 
 def test_nets_beside_the_files() -> None:
     """Numbers of parameters by hand: a block of n from m has 9 n (m + n) + 4 n, its shortcut m n + 2 n."""
     nets = example("published/nets.py")
-
-    def size(net: nn.Module) -> int:
-        return sum(p.numel() for p in net.parameters())
-
-    assert size(nets.CifarCNN(10)) == 1_216 + 12_832 + 18_496 + 73_856 + 1_290
-    blocks = [
-        9 * n * (m + n) + 4 * n + (m != n) * (m + 2) * n
-        for m, n in ((64, 64), (64, 128), (128, 256), (256, 512))
-    ]
-    assert size(nets.ResNet10(10)) == 27 * 64 + 128 + sum(blocks) + 5_130
-    assert size(nets.ResNet8(10)) == 147 * 64 + 128 + sum(blocks[:3]) + 2_570
+    widths = ((64, 64), (64, 128), (128, 256), (256, 512))
+    blocks = [9 * n * (m + n) + 4 * n + (m != n) * (m + 2) * n for m, n in widths]
+    for net, size in (
+        (nets.CifarCNN, 1_216 + 12_832 + 18_496 + 73_856 + 1_290),
+        (nets.ResNet10, 27 * 64 + 128 + sum(blocks) + 5_130),
+        (nets.ResNet8, 147 * 64 + 128 + sum(blocks[:3]) + 2_570),
+    ):
+        assert sum(p.numel() for p in net(10).parameters()) == size
 
 
 def test_a_file_takes_a_net_beside_it(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +142,10 @@ def test_a_file_takes_a_net_beside_it(tmp_path: Path, files: Path, monkeypatch: 
     said = {path: re.findall(r"rayfl table \S+\.yaml (--net \S+)", path.read_text()) for path in FILES}
     assert sum(map(len, said.values())) == 5
     for path, words in said.items():
+        column = next(iter(TABLES[path.stem].columns))
         for word in words:
-            column = next(iter(TABLES[path.stem].columns))
             cell = ["--config", path.name, "--row", "FedAvg", "--column", column]
             assert config_of(federation_from([*cell, *word.split()]))["net"] == word.split()[1]
-    changes = {"data.root": str(files), "data.verify": False, "net": "nets.CifarCNN"}
-    small = {key: value for key, value in SMALL.items() if not key.startswith("finetune")}
-    del small["data.partition.min_samples"]
-    settings = TABLES["fedpac"].settings("FedPer", "CIFAR-10", small | changes)
-    assert federation_of(settings | {"output": str(tmp_path / "run")}).run().complete
+    small = SMALL | {"data.partition.train": 8, "data.partition.test": 2, "net": "nets.CifarCNN"}
+    small |= {"data.root": str(files), "data.verify": False, "output": str(tmp_path / "run")}
+    assert federation_of(TABLES["fedpac"].settings("FedPer", "CIFAR-10", small)).run().complete

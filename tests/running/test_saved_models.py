@@ -1,7 +1,6 @@
 """Models read back from a run folder are those that the run has scored."""
 
 import csv
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from rayfl.nets import CNNB
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Client, State
 from tests.methods.cases import net_of
-from tests.support.federations import small
+from tests.support.federations import records_of, small
 from tests.support.own_modules import SCALED, OwnModules
 from tests.support.refusals import refused
 
@@ -69,10 +68,8 @@ def test_features_are_what_the_last_layer_sees(tmp_path: Path) -> None:
     models = load_models(tmp_path / "run")
     x, _ = models.batch(3)
     features = models.features(3, x)
-    assert {view: tuple(z.shape) for view, z in features.items()} == {
-        "online": (len(x), 84),
-        "offline": (len(x), 84),
-    }  # the personal view is a sum of two
+    shapes = {view: tuple(z.shape) for view, z in features.items()}  # the personal view is a sum of two
+    assert shapes == {"online": (len(x), 84), "offline": (len(x), 84)}
     assert not torch.equal(features["online"], features["offline"])
     small(tmp_path / "one", rounds=1).run()
     models = load_models(tmp_path / "one")
@@ -106,9 +103,8 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
     small(tmp_path / "whole").run()
     small(tmp_path / "half", rounds=2).run()
     early, last = load_models(tmp_path / "whole", round=2), load_models(tmp_path / "whole")
-    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
     for models in (early, last):
-        cohorts = [json.loads(line)["cohort"] for line in lines[: models.round]]
+        cohorts = [record["cohort"] for record in records_of(tmp_path / "whole")[: models.round]]
         assert {k for k in range(len(models)) if models[k].trained} == {k for own in cohorts for k in own}
     x, _ = early.batch(5)
     personal = early.scores(5, x)["personal"]
@@ -122,7 +118,6 @@ class Fading(FedAvg):
     """After three rounds its updates are zeros, so that a model of these rounds is the best."""
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train, then spoil the update."""
         up, state = await super().local_update(client, state, down)
         return {"weights": up["weights"] * (client.round < 3)}, state
 
@@ -134,7 +129,6 @@ class Dies(Callback):
         self.round = round
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Die after this round."""
         if record["round"] == self.round:
             raise RuntimeError("killed")
         return False
@@ -143,9 +137,8 @@ class Dies(Callback):
 def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
     """With the newest two; after any kill the files are the same, and without the option they are as ever."""
 
-    def made(name: str, **changes: Any) -> Federation:
-        changes = {"method": Fading(), "rounds": 9, "checkpoint_keep": "best", **changes}
-        return small(tmp_path / name, **changes)
+    def made(name: str, keep: str = "best") -> Federation:
+        return small(tmp_path / name, method=Fading(), rounds=9, checkpoint_keep=keep)
 
     def files(name: str) -> dict[str, bytes]:
         paths = [tmp_path / name / "metrics.jsonl", *(tmp_path / name / "checkpoints").iterdir()]
@@ -155,21 +148,18 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
     accuracies = result.summary["views"][0]["each"]["val"]["mean"]
     best = accuracies.index(max(accuracies)) + 1
     assert best < 4
-    kept = Checkpoints(tmp_path / "whole" / "checkpoints")
-    assert kept.rounds == [best, 8, 9]
+    assert Checkpoints(tmp_path / "whole" / "checkpoints").rounds == [best, 8, 9]
     models = load_models(tmp_path / "whole", round="best")
     assert models.round == best
     x, y = models.batch(5)
-    row = result.clients.query(
-        f"round == {best - 1} and client == 5 and part == 'test' and view == 'personal'"
-    )
-    assert [int((models.scores(5, x)["personal"].argmax(1) == y).sum())] == row["correct"].tolist()
+    recorded = result.history.scores["after_aggregation", "personal", "test"].correct[best - 1, 5]
+    assert int((models.scores(5, x)["personal"].argmax(1) == y).sum()) == recorded
     for round in (0, 2, 4, 7):
         with pytest.raises(RuntimeError):
             made(f"killed {round}").run([Dies(round)])
         resumed(tmp_path / f"killed {round}").run()
         assert files(f"killed {round}") == files("whole")
-    made("last", checkpoint_keep="last").run()
+    made("last", keep="last").run()
     assert Checkpoints(tmp_path / "last" / "checkpoints").rounds == [8, 9]
     assert files("last").items() <= files("whole").items()
     with refused(Missing, "checkpoints"):
@@ -185,15 +175,12 @@ def test_without_scores_or_checkpoints_none_is_the_best(tmp_path: Path, changes:
     assert not (tmp_path / "run").exists()
 
 
-def test_models_are_scored_on_each_others_test_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_are_scored_on_each_others_test_data(tmp_path: Path) -> None:
     """The diagonal is what the run has recorded; the rest is by hand, from uint8 images and probabilities."""
     data = Synthetic(train=300, test=90, shape=(3, 20, 20), dtype="uint8", partition=Dirichlet(alpha=1.0))
     small(tmp_path / "run", method=METHODS["FedPer"](), data=data, clients=6, rounds=2).run()
     clients, path = [4, 1, 5], tmp_path / "matrix.csv"
-    options = ["--client", "4", "1", "5", "--matrix", str(path)]
-    assert main(["export", str(tmp_path / "run"), *options]) == 0
+    assert main(["export", str(tmp_path / "run"), "--client", "4", "1", "5", "--matrix", str(path)]) == 0
     rows = list(csv.DictReader(path.open()))
     assert [row["model of client"] for row in rows] == ["4", "1", "5"]
     found = np.array([[float(row[f"data of client {i}"]) for i in clients] for row in rows])
@@ -218,7 +205,7 @@ def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Pa
     assert len(models) == 5
     names = [models.data.dataset.domain_names[s.domain] for s in models.data.clients]
     assert names == ["handwriting", "inverted", "printed", "lowres", "photo"]
-    (record,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    (record,) = records_of(tmp_path / "run")
     x, y = models.batch(4)
     right = models.scores(4, x)["personal"].argmax(1) == y
     assert int(right.sum()) == record["evaluation"]["unseen"]["personal"]["test"]["correct"][4]
@@ -247,7 +234,6 @@ class Keeps(Callback):
     """Keeps what the model of client 3 says of its test data after the last round."""
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        """Keep inputs and scores."""
         models = run.models()
         self.x, _ = models.batch(3)
         self.scores = models.scores(3, self.x)["personal"]

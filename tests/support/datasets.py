@@ -3,6 +3,7 @@
 import numpy as np
 
 from rayfl.data import TEST, TRAIN, VAL, Dataset
+from rayfl.data.partitions.partition import check_samples
 
 ORIGIN = {"train": TRAIN, "val": VAL, "test": TEST}
 
@@ -32,8 +33,10 @@ def assign(partition, dataset, clients, seed=0, published=True):
     """
     clients_data = partition.assign(dataset, clients, np.random.default_rng(seed))
     assert len(clients_data) == clients
+    check_samples(clients_data, len(dataset), partition.may_share)
     everything = np.concatenate([s.split(part) for s in clients_data for part in ORIGIN])
-    assert len(np.unique(everything)) == len(everything), "an index was given twice"
+    shared = len(everything) - len(np.unique(everything))
+    assert not shared or partition.may_share != "none", "an index was given twice"
     for client_data in clients_data:
         for part, origin in ORIGIN.items():
             assert client_data.split(part).dtype == np.int64

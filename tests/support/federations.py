@@ -56,6 +56,11 @@ class Poisoned(FedAvg):
         return up, state
 
 
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """What a run has recorded of each of its rounds."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def bytes_of_run(folder: Path, settings: bool = True) -> dict[str, bytes]:
     """What must not depend on how a run was carried out: metrics and the newest checkpoint.
 

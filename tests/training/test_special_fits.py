@@ -132,10 +132,15 @@ def test_work_is_numbers_of_at_least_0(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [{"steps": 5}, {"steps": 5, "work": [0.4, 2, 1]}, {"epochs": 2, "work": [0.5, 2]}]
+    ("work", "own"),
+    [
+        ({"steps": 5}, [5, 5, 5]),
+        ({"steps": 5, "work": [0.4, 2, 1]}, [2, 10, 5]),
+        ({"epochs": 2, "work": [0.5, 2]}, [1 * 2, 4 * 3, 1 * 2]),
+    ],
 )
 @pytest.mark.parametrize("name", ["FedAvg", "FedRep", "SCAFFOLD", "FediOS", "FedRoD", "FedCO2"])
-def test_stacks_take_the_steps_of_the_loop(name: str, work: dict[str, Any]) -> None:
+def test_stacks_take_the_steps_of_the_loop(name: str, work: Any, own: list[int]) -> None:
     """Of clients with 12, 22 and 16 samples; FedRep's classifier keeps its epochs."""
     found = []
     for execution in ("loop", "stacked"):
@@ -149,19 +154,10 @@ def test_stacks_take_the_steps_of_the_loop(name: str, work: dict[str, Any]) -> N
         run.round([1, 2])
         found.append(run)
     assert_same(found[0].values(), found[1].values(), 1e-9)
-    steps = [result.steps for result in found[0].results]
-    if "work" in work:
-        batches = [2, 3, 2]
-        own = [2, 10, 5] if "steps" in work else [1 * 2, 4 * 3, 1 * 2]
-        if name == "FedRep":
-            own = [10 * n + k for n, k in zip(batches, own, strict=True)]
-        assert name in ("FediOS", "FedCO2") or steps == [own, own[1:]]
-        return
-    if name in ("FedAvg", "FedRoD", "SCAFFOLD"):
-        assert steps == [[5, 5, 5], [5, 5]]
-    elif name == "FedRep":
-        batches = [-(-data.counts("train")[i] // 8) for i in (0, 1, 2)]
-        assert steps[0] == [10 * n + 5 for n in batches]
+    if name == "FedRep":
+        own = [10 * batches + steps for batches, steps in zip((2, 3, 2), own, strict=True)]
+    if name not in ("FediOS", "FedCO2"):
+        assert [result.steps for result in found[0].results] == [own, own[1:]]
 
 
 @EXECUTIONS
