@@ -47,7 +47,10 @@ def test_pooled_divides_everything_and_splits_what_each_client_got(partition):
     dataset = Given().load()
     used = dataset.origin != UNUSED
     pool = replace(dataset, origin=np.where(used, TRAIN, UNUSED).astype(np.uint8))
-    for mine, own in zip(found.clients, partition.assign(pool, 4, numpy_generator(5, "partition"))):
+    divided = partition.assign(pool, 4, numpy_generator(5, "partition"))
+    for client, (mine, own) in enumerate(zip(found.clients, divided)):
+        again = hold_out_test(pool, own, 0.2, False, numpy_generator(5, "test", client))
+        assert mine.test.tolist() == again.test.tolist()
         assert len(mine.test) == -(-len(own.train) // 5)
         assert np.sort(np.concatenate([mine.train, mine.test])).tolist() == own.train.tolist()
     assert everything(found).tolist() == np.flatnonzero(used).tolist()
