@@ -33,14 +33,14 @@ _FILES = {"current": "{split}/{client}.npz", "early": "{split}/{split}{client}_.
 """Layout -> a client's file. PFLlib wrote the early one from January to May 2022 (4f394ef to 4fe6808)."""
 _FOLDERS = ("train", "test")
 _REMEDY = "write it again with PFLlib's script"
-_Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+_Total = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 class _Config(TypedDict, total=False):
     """What is read of ``config.json``; some of PFLlib's scripts write none, and early ones no classes."""
 
-    num_clients: _Count
-    num_classes: _Count
+    num_clients: _Total
+    num_classes: _Total
 
 
 class PFLlibFiles(Data):
