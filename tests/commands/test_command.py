@@ -148,6 +148,7 @@ def test_data_shows_what_a_data_set_holds(capsys):
         (["show", "--clients", "0"], BadValue, "clients"),
         (["show", "--clients", "x"], BadValue, "clients"),
         (["show", "--clients"], Missing, "clients"),
+        (["sheet", "sheet.png", "--clients", "3"], Unknown, "clients"),  # it shows undivided data
         (["show", "--data", "CIFAR"], Unknown, "data"),
         (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], Missing, "batches.meta"),
     ],
