@@ -132,9 +132,9 @@ def test_a_trace_needs_a_file(tmp_path: Path) -> None:
 def test_another_trace_is_another_run(tmp_path: Path) -> None:
     sampling = trace(tmp_path, entry(0, 0), entry(1, 0))
     small(tmp_path / "run", sampling=sampling, rounds=1).run()
-    trace(tmp_path, entry(0, 0), entry(2, 0))
+    trace(tmp_path, entry(0, 0), entry(1, 0), entry(2, 1))  # in the round that has been, the same
     again = resumed(tmp_path / "run", {"rounds": 2})
-    with pytest.raises(UserError, match="trace"):
+    with refused(Conflict, "trace"):
         again.run()
 
 
