@@ -319,6 +319,8 @@ def test_new_clients_are_drawn_and_come_last(tmp_path: Path, wanted: float, coun
     numbers = sorted(order[[len(before.clients[i].test) > 1 for i in order]][:count].tolist())
     expected = [i for i in range(10) if i not in numbers] + numbers
     assert (data.unseen, data.seen) == (count, 10 - count)
+    everybody = federation(tmp_path, **DRAWN | {"unseen_clients": wanted, "participation": 1.0})
+    assert everybody.cohort(0) == list(range(10 - count))
     for client, i in zip(data.clients, expected, strict=True):
         for split in ("train", "val", "test"):
             assert np.array_equal(client.split(split), before.clients[i].split(split))

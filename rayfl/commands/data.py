@@ -123,7 +123,7 @@ def parser() -> Parser:
         if name != "show":
             one.add("output", metavar="OUTPUT", help="the file to write, or the folder")
         if name == "export":
-            text = "current: train/0.npz; early: train/train0_.npz, of PFLlib from January to May 2022"
+            text = "current: train/0.npz; early: train/train0_.npz, of PFLlib in early 2022"
             one.add("--layout", kind=Layout, default="current", help=text)
         if name == "sheet":
             one.add("--split", kind=Literal[SPLITS], default="train", help="of the published division")

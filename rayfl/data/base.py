@@ -59,12 +59,12 @@ class Data(Settings, ABC, place="data"):
         if self.test_from != "published":
             vars(self)["test_share"] = self.test_share or _TEST_SHARE
         elif given:
-            remedy = "leave it out, or set data.test_from to pooled or training"
+            remedy = "leave it out or give null, or set data.test_from to pooled or training"
             raise Conflict(given[0], "is given, and the test samples are the published ones", remedy)
         who = self if self.divides_itself else self._partition
         if self.test_from != "published" and (self.divides_itself or self._partition.decides_test):
-            problem = f"is {self.test_from}, and {type(who).__name__} says itself what is for testing"
-            raise Conflict("data.test_from", problem, "use published")
+            why = "says itself what is for testing, or lets clients share samples"
+            raise Conflict("data.test_from", f"is {self.test_from}, and {who} {why}", "use published")
 
     @property
     def divides_itself(self) -> bool:

@@ -347,8 +347,11 @@ class FederatedData(DisplayMixin):
         """
         clients = [{split: s.split(split).tolist() for split in SPLITS} for s in self.clients]
         content: dict[str, Any] = {"clients": clients}
-        if any(shared := self.shared.values()):
-            content["shares"] = "test" if sum(shared) == self.shared["test"] else "all"
+        fitted = np.concatenate([self.held.indices[split] for split in ("train", "val")])
+        if (np.bincount(fitted) > 1).any():
+            content["shares"] = "all"
+        elif self.shared["test"]:
+            content["shares"] = "test"
         if "sha256" in self.contents:
             name = self.settings.get("data", {}).get("name")
             content = {"dataset": {"name": name, "sha256": self.contents["sha256"]}} | content

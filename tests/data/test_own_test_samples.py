@@ -115,8 +115,11 @@ def test_dirichlet_needs_no_test_samples_and_counts_all_of_a_client(monkeypatch)
         found = Given(partition=Dirichlet(alpha=0.5, min_samples=40), test_from=where).federate(5, 1)
         assert (found.counts("train") + found.counts("test")).min() >= 40
     monkeypatch.setattr("rayfl.data.partitions.dirichlet.REDRAWS", 50)
+    draws, drawn = [], Dirichlet._draw
+    monkeypatch.setattr(Dirichlet, "_draw", lambda *given: draws.append(1) or drawn(*given))
     with refused(BadData, "data.partition"):
         Given(partition=Dirichlet(alpha=0.01, min_samples=80), test_from="pooled").federate(5, 1)
+    assert len(draws) == 2  # of 25 divisions each
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,7 @@ def test_dirichlet_needs_no_test_samples_and_counts_all_of_a_client(monkeypatch)
         (Given, {"test_from": "training", "partition": Pathological(split="fedgh")}),
         (Given, {"test_from": "training", "partition": rayfl.data.PerClientDirichlet(shares="test")}),
         (Given, {"test_from": "training", "partition": rayfl.data.Mixed()}),
+        (Given, {"test_from": "pooled", "partition": rayfl.data.DomainDirichlet(whole_test=["x"])}),
     ],
 )
 def test_what_goes_together_with_nothing_is_refused(kind, options):

@@ -69,7 +69,13 @@ def test_the_partition_says_what_clients_may_share():
             Synthetic(**data, partition=partition).federate(2, 0)
 
 
-@pytest.mark.parametrize(("clients", "kind"), [(ONCE, None), (TESTED, "test"), (ALL, "all")])
+VALIDATED = [client([0], [4], val=[1]), client([1, 2], [5])]
+"""What one trains on is of another's validation."""
+
+
+@pytest.mark.parametrize(
+    ("clients", "kind"), [(ONCE, None), (TESTED, "test"), (ALL, "all"), (VALIDATED, "all")]
+)
 def test_a_file_says_what_clients_share(tmp_path, clients, kind):
     path = tmp_path / "division.json"
     dataset = make_dataset([3, 3], [0, 0])

@@ -48,7 +48,10 @@ class Dirichlet(Partition):
                 f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
                 "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
             )
-        for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
+        minima = (self.min_samples, min(self.min_samples, 1))[
+            : len(sizes)
+        ]  # of what is held out, if anything
+        for minimum in dict.fromkeys(minima):
             cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None
             if cuts is not None:
                 if minimum < self.min_samples:

@@ -51,6 +51,11 @@ class DomainDirichlet(Partition):
                     f"names part {part} of {domain}, but parts are numbered from 0 to {self.parts - 1}",
                 )
 
+    @property
+    def decides_test(self) -> bool:
+        """Whether ``whole_test`` says what is for testing."""
+        return bool(self.whole_test)
+
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Cut the domains one after the other."""
         for option in ("chosen", "thin", "whole_test"):

@@ -59,7 +59,7 @@ class Mixed(Partition):
     def _counts(self, size: int, client: int, classes: int) -> np.ndarray:
         """Return how many of a client's samples are of each class: int64 [classes]."""
         group = self.groups[client % len(self.groups)]
-        even = round(self.even * size)
+        even = int(self.even * size + 1e-9)
         counts = _equal_parts(even, classes)
         np.add.at(counts, list(group), _equal_parts(size - even, len(group)))
         return counts

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Layout = Literal["current", "early"]
 _FILES = {"current": "{split}/{client}.npz", "early": "{split}/{split}{client}_.npz"}
-"""Layout -> a client's file. PFLlib wrote the early one from January to May 2022 (4f394ef to 4fe6808)."""
+"""Layout -> a client's file. PFLlib had the early one in 2022 (4f394ef to 4fe6808); others have kept it."""
 _FOLDERS = ("train", "test")
 _REMEDY = "write it again with PFLlib's script"
 _Total = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -108,7 +108,7 @@ def write_pfllib_files(data: FederatedData, folder: str | Path, layout: Layout =
     Args:
         data: every client must have training and test samples, which PFLlib needs.
         folder: it must not exist.
-        layout: ``current``, or ``early``, that of PFLlib from January to May 2022.
+        layout: ``current``, or ``early``, that of PFLlib in early 2022.
     """
     root, dataset = Path(folder).expanduser(), data.dataset
     if root.exists():
