@@ -142,16 +142,30 @@ def test_figures_by_hand() -> None:
     expected = {"mean_clients": 0.5, "pooled": 0.5, "weighted": 0.625}
     for average, value in expected.items():
         headline = summarise(history, evaluation.Default(average=average), 2)["headline"]  # type: ignore[arg-type]
-        assert headline["common"] == {"accuracy": pytest.approx(value), "std": None}
+        counts = {"clients": 2, "left_out": 0}
+        assert headline["common"] == {"accuracy": pytest.approx(value), "std": None, **counts}
     assert headline["accuracy"] == pytest.approx((100 * 0.8 + 300 * 0.5) / 400)
     summary = summarise(history, evaluation.Default(choose="last_k", k=2), 2)
     found = summary["views"][0]["last_k"]["common"]
-    assert summary["headline"]["common"] == {"accuracy": pytest.approx(0.325), "std": pytest.approx(0.175)}
+    common = summary["headline"]["common"]
+    assert (common["accuracy"], common["std"]) == (pytest.approx(0.325), pytest.approx(0.175))
     assert found["domains"]["print"]["mean"] == pytest.approx(0.475)
     assert (found["rounds"], found["measures"]["f1"]["mean"]) == ([0, 1], 0.5)
     assert summary["views"][0]["each"]["common"]["mean"] == pytest.approx([0.15, 0.5])
     trained = summarise(history, evaluation.Default(trained_only=True), 2)["headline"]
     assert trained["common"]["accuracy"] == pytest.approx(0.25)  # client 0 alone
+
+
+def test_what_is_reported_says_of_how_many_clients_it_is() -> None:
+    """A client without test samples of its own is scored on the common ones."""
+    record = line(0, [8, 0])
+    views = record["evaluation"]["after_aggregation"]["personal"]
+    views["common"] = {"correct": [10, 30], "loss": [1.0, 3.0]}
+    summary = summarise(History.build(people([10, 0], common_test=40), [record]), evaluation.Default(), 1)
+    (told,) = [each for each in sentences(summary) if "(G)" in each]
+    assert "80.00 %, 1 client;" in told
+    assert "50.00 %, 2 clients." in told
+    assert any("left out of P: 1" in each for each in sentences(summary))
 
 
 def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:

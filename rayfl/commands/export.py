@@ -90,9 +90,14 @@ def _write_model(
 
 
 def _headline_view(result: Result, models: Models) -> str:
-    headline = result.summary["headline"]
-    view = headline["view"] if headline else "personal"
-    return view if view in models.views else "personal"
+    """Return the view that a run reports; one that is made for a score alone is no saved model."""
+    headline = result.summary["headline"] or {"view": "personal", "point": "after_aggregation"}
+    if headline["view"] not in models.views:
+        problem = f"is not given, and the run reports {headline['view']}, which no model is saved of"
+        raise Conflict("view", problem, f"choose one of {', '.join(models.views)}")
+    if (point := headline["point"]) != "after_aggregation":
+        warn(f"the run reports scores at {point}, and these models are those after aggregation")
+    return str(headline["view"])
 
 
 def _exported_program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
@@ -169,7 +174,7 @@ def export_models(
 
         result = Result.load(run)
         models = load_models(run, round, data=matrix is not None)
-        clients = list(range(len(models)) if "all" in client else map(int, client))
+        clients = list(range(len(models)) if "all" in client else dict.fromkeys(map(int, client)))
         if matrix is not None:
             found = models.accuracies(clients, view or _headline_view(result, models)).tolist()
             heads = [f"data of client {i}" for i in clients]

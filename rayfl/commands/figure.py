@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.commands.command_line import Parser
+from rayfl.commands.report import Target, split_names
 from rayfl.commands.report import parser as report_parser
-from rayfl.commands.report import split_names
 from rayfl.errors import BadValue
 from rayfl.report.look import Picture, Size
 from rayfl.report.plot import Plot
@@ -79,7 +79,7 @@ def parser() -> Parser:
             )
         if kind == "rounds":
             one.add("--quantity", default="accuracy", help="accuracy, loss, or a recorded metric")
-            one.add("--target", kind=float | None, help="also print when this accuracy is reached")
+            one.add("--target", kind=Target | None, help="also print when this accuracy, in %, is reached")
         if kind == "sweep":
             one.add("--over", required=True, metavar="KEY", help="the swept key")
         if kind == "bars":

@@ -29,6 +29,9 @@ from rayfl.settings.base import above, at_most
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 
+Target = Annotated[float, above(0), at_most(100)]
+"""A test accuracy in per cent that runs shall reach."""
+
 
 def parser() -> Parser:
     """Return the parser of the command line."""
@@ -50,7 +53,7 @@ def report_runs(
     by: str = "",
     measure: str | None = None,
     columns: str = "",
-    target: Annotated[float, above(0), at_most(100)] | None = None,
+    target: Target | None = None,
     save: Sequence[str] = (),
 ) -> None:
     """Compare runs in a table: accuracies (mean ± std over seeds) and traffic.
@@ -98,7 +101,8 @@ def report_runs(
         compared = headline_tests(groups, keys) if save and not measure else []
         tests = {"tests": [asdict(test) for test in compared]}
     console = Terminal()
-    fitted, left_out = fit_table(table, console) if console.is_terminal else (table, [])
+    fits = console.is_terminal and printed is None  # whose last column has warnings that stand nowhere else
+    fitted, left_out = fit_table(table, console) if fits else (table, [])
     # Lines may be longer than a file or a very narrow terminal is wide, but every figure is shown in full.
     needed = console.measure(fitted, options=console.options.update(max_width=1000)).maximum
     console.width = max(console.width, needed)

@@ -18,7 +18,7 @@ from rayfl.engine.process import torch_defaults
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.evaluation.score import answer_at_once, replaced
+from rayfl.evaluation.score import BATCH, answer_at_once, replaced
 from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import State, as_tensor
@@ -138,12 +138,15 @@ class Models:
         """
         self._check_view(view)
         found = np.full((len(clients), len(clients)), np.nan)
-        for row, column in np.ndindex(found.shape):
-            x, y = self.batch(clients[column])
-            if len(y):
+        for column, owner in enumerate(clients):
+            x, y = self.batch(owner)
+            for row, client in enumerate(clients if len(y) else ()):
                 with torch.no_grad():
-                    right = self.scores(clients[row], x)[view].argmax(1) == y
-                found[row, column] = int(right.sum()) / len(y)
+                    right = [
+                        int((self.scores(client, part)[view].argmax(1) == labels).sum())
+                        for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True)
+                    ]
+                found[row, column] = sum(right) / len(y)
         return found
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:

@@ -491,10 +491,10 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         domains (None without domains); both are pooled within a domain if the protocol pools, and means over
         its clients otherwise. Under ``measures``, in runs with further metrics, name -> their value, averaged
         like the accuracy. Under ``common``, in runs with a common test set, ``accuracy`` and ``std`` on that
-        in the same rounds. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``,
-        ``left_out`` and, where there are such clients, ``untrained``, ``initial`` and ``older`` as in
-        :func:`summarise_view`. None where the run has no score that the protocol
-        counts.
+        in the same rounds, and how many ``clients`` count there and are ``left_out``. Further ``point``,
+        ``view``, ``average``, ``choose``; ``rounds``, ``clients``, ``left_out`` and, where there are such
+        clients, ``untrained``, ``initial`` and ``older`` as in :func:`summarise_view`. None where the run has
+        no score that the protocol counts.
     """
     candidates = {entry["view"]: entry for entry in views if entry["point"] == protocol.point}
     view = protocol.headline_view(candidates)
@@ -511,7 +511,10 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
     scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
     each = chosen.get("measures", {}).items()
     measures = {name: values[AVERAGES[protocol.average]] for name, values in each}
-    common = chosen.get("common")
+    beside = {}
+    if common := chosen.get("common"):
+        beside = _with_deviation(common, AVERAGES[protocol.average], single)
+        beside |= {name: common[name] for name in ("clients", "left_out")}
     return {
         **averages[protocol.average],
         "spread": protocol.spread,
@@ -519,7 +522,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "domains": domains,
         "domain_mean": _mean(scored) if scored else None,
         **({"measures": measures} if measures else {}),
-        **({"common": _with_deviation(common, AVERAGES[protocol.average], single)} if common else {}),
+        **({"common": beside} if beside else {}),
         "point": protocol.point,
         "view": view,
         "average": protocol.average,

@@ -200,9 +200,11 @@ class Checkpoints:
         path = self.folder / f"manifest-{round:06d}.json"
         if path not in self._manifests():
             there = ", ".join(map(str, self.rounds)) or "none"
-            problem = f"has no checkpoint after {round} rounds; it has those after {there}"
-            remedy = "checkpoint_keep=best keeps that of the best evaluation of a run that is not made longer"
-            raise Missing(self.folder, problem, remedy)
+            raise Missing(
+                self.folder,
+                f"has no checkpoint after {round} rounds; it has those after {there}",
+                "choose one of these; only checkpoint_keep=best keeps that of the best evaluation",
+            )
         return _read_manifest(path)
 
     def read(self, name: str) -> Any:

@@ -375,7 +375,8 @@ def missing_scores(run: RunRecords) -> str:
     if entry is None or not entry["evaluations"]:
         return f"not recorded: {protocol.view}, {as_text(protocol.point)}"
     if entry[protocol.choose] is None:
-        return f"not recorded: scores on validation data, {as_text(protocol.point)}"
+        what = "scores on validation data" if protocol.needs_validation else "scores that count"
+        return f"not recorded: {what}, {as_text(protocol.point)}"
     if run.summary["early"] or not run.complete:
         return ""
     due = {round for round in range(end) if protocol.counts(round, end)}
@@ -385,7 +386,11 @@ def missing_scores(run: RunRecords) -> str:
 
 COLUMNS = ("headline", "common", *CHOICES)
 """The accuracies of the comparison; ``common`` is the headline's on a common test set, where there is one."""
-FURTHER = {"worst_decile": "worst\ndecile", "client_std": "std over\nclients"}
+FURTHER = {
+    "common": "common\ntest (G)",
+    "worst_decile": "worst\ndecile",
+    "client_std": "std over\nclients",
+}
 """Further figures of the headline's rounds, in per cent, and their headings."""
 
 
@@ -421,10 +426,12 @@ def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]
 def further_figures(run: RunRecords) -> dict[str, float | None]:
     """Return what stands beside the headline of a run, of its rounds: ``FURTHER``, and further metrics."""
     chosen = (view_summary(run) or {}).get(run.protocol.choose) or {}
+    average, metrics = AVERAGES[run.protocol.average], chosen.get("measures", {}).items()
     percents = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
+    if common := chosen.get("common"):
+        percents = {"common": common[average], **percents}
     found = {name: None if value is None else 100 * value for name, value in percents.items()}
-    metrics = chosen.get("measures", {}).items()
-    return found | {name: values[AVERAGES[run.protocol.average]] for name, values in metrics}
+    return found | {name: values[average] for name, values in metrics}
 
 
 def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
@@ -535,9 +542,15 @@ def comparison(
         if i not in constant and name != "rounds"
     ]
     held = [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
+    runs = [_Column("seeds", [_seeds_text(group) for group in groups])]
+    runs.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
     headline, *others = _figure_columns(groups, measure)
     costs = [] if target is None else _cost_columns(groups, target)
-    known = [*settings, *held, *_run_columns(groups), headline, *costs, *others, *_traffic_columns(groups)]
+    traffic = [
+        _Column(f"{way} per\nround", [size(_bytes_per_round(group.runs, way)) for group in groups])
+        for way in ("up", "down")
+    ]
+    known = [*settings, *held, *runs, headline, *costs, *others, *traffic]
     chosen = _chosen_columns(known, columns)
     for column in chosen:
         if column.words:
@@ -567,21 +580,12 @@ def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Col
     return [found[name] for name in names] or list(known)
 
 
-def _run_columns(groups: Sequence[RunGroup]) -> list[_Column]:
-    """Return how many seeds the groups have, and how many rounds."""
-    seeds = [
-        str(group.seeds) if group.seeds == len(group.runs) else f"{group.seeds} ({len(group.runs)} runs)"
-        for group in groups
-    ]
-    return [_Column("seeds", seeds), _Column("rounds", [_completed_of_planned(group) for group in groups])]
-
-
 def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Column]:
     """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
     views = [view_summary(run) for group in groups for run in group.runs]
     k = evaluations_text(entry for entry in views if entry)
-    titles = {"common": "common\ntest (G)", "last": "last\nround", "best_val": "best by\nvalidation"}
-    titles |= {"last_k": f"mean of\nlast {k}"} | FURTHER
+    titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
+    titles |= FURTHER
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
     percents = () if measure else (*COLUMNS, *FURTHER)
@@ -611,14 +615,8 @@ def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
     ]
 
 
-def _traffic_columns(groups: Sequence[RunGroup]) -> list[_Column]:
-    """Return the bytes of a round, up and down."""
-    return [
-        _Column(
-            f"{direction} per\nround", [size(_bytes_per_round(group.runs, direction)) for group in groups]
-        )
-        for direction in ("up", "down")
-    ]
+def _seeds_text(group: RunGroup) -> str:
+    return f"{group.seeds}" + f" ({len(group.runs)} runs)" * (group.seeds != len(group.runs))
 
 
 def _completed_of_planned(group: RunGroup) -> str:

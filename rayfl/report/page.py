@@ -121,9 +121,9 @@ def percent_cell(value: float | None) -> SheetCell:
     return SheetCell(percent(value), None if value is None else 100 * value)
 
 
-def number_cell(value: float | None) -> SheetCell:
+def number_cell(value: float | None, decimals: int = 2) -> SheetCell:
     """Return a number, or a dash where there is none."""
-    return SheetCell("–" if value is None else number(value), value)
+    return SheetCell("–" if value is None else number(value, decimals=decimals), value)
 
 
 def count_cell(count: int) -> SheetCell:

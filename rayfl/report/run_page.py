@@ -38,7 +38,7 @@ from rayfl.report.page import (
     percent_cell,
     render,
 )
-from rayfl.report.paper_tables import compare_runs
+from rayfl.report.paper_tables import compare_runs, our_figure
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
 from rayfl.report.text import AVERAGE_NAMES, as_text, clock, percent, size
@@ -138,10 +138,11 @@ def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: boo
 
 def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
-    label = "Test accuracy" + f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test")
-    cards = [(label, f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
+    label = f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test")
+    accuracy = f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a"
+    cards = [(f"Test accuracy{label}", accuracy)]
     if common := headline and headline.get("common"):
-        cards.append(("Common test set (G)", f"{percent(common['accuracy'], common['std'])} %"))
+        cards.append((f"Common test set (G){label}", f"{percent(common['accuracy'], common['std'])} %"))
     entry = view_summary(result)
     if entry and entry["last"]:
         last = entry["last"]
@@ -210,7 +211,8 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
         return None
     rows: list[Row] = []
     for entry in compare_runs(printed.name, [result]):
-        found = [number_cell(entry.mean), number_cell(entry.printed_mean), number_cell(entry.difference)]
+        ours = SheetCell(our_figure(entry), entry.mean)
+        found = [ours, number_cell(entry.printed_mean), number_cell(entry.difference)]
         rows.append(
             [one_line(entry.row), one_line(entry.column), *found, one_line("; ".join(entry.warnings))]
         )

@@ -10,7 +10,7 @@ from rich.text import Text
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, percent, plain_table, size
 from rayfl.system.terminal import Terminal
-from rayfl.system.text import one_line
+from rayfl.system.text import counted, one_line
 
 
 def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -112,13 +112,17 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         accuracy = percent(headline["accuracy"], headline["std"])
         lines.append(f"Protocol {summary['protocol']}: {accuracy} %, {headline_source(headline)}.")
         if common := headline.get("common"):
-            both = [percent(found["accuracy"], found["std"]) for found in (headline, common)]
-            lines.append(f"Own test data (P): {both[0]} %; common test set (G): {both[1]} %.")
+            p, g = (
+                f"{percent(found['accuracy'], found['std'])} %, {counted(found['clients'], 'client')}"
+                for found in (headline, common)
+            )
+            lines.append(f"Own test data (P): {p}; common test set (G): {g}.")
         if measures := headline.get("measures"):
             found = (f"{one_line(name)} {number(value, None, 4)}" for name, value in measures.items())
             lines.append(f"Further metrics there: {', '.join(found)}.")
         if headline["left_out"]:
-            lines.append(f"Clients without data or score, left out of every figure: {headline['left_out']}.")
+            every = "P" if common and not common["left_out"] else "every figure"
+            lines.append(f"Clients without data or score, left out of {every}: {headline['left_out']}.")
     for entry in summary["views"]:
         shown = headline and (entry["point"], entry["view"]) == (headline["point"], headline["view"])
         if entry["point"] == "after_training" and entry["view"] == "personal" and not shown and entry["last"]:

@@ -27,7 +27,7 @@ from rayfl.report.page import (
 from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
 from rayfl.report.printed import Printed
 from rayfl.report.run_page import engine_lines, list_warnings, log_warnings
-from rayfl.report.text import clock, number, size
+from rayfl.report.text import clock, size
 from rayfl.system.text import one_line
 
 
@@ -96,10 +96,10 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
         [
             one_line(entry.row),
             one_line(entry.column),
-            SheetCell(number(entry.mean, entry.std), entry.mean),
+            SheetCell(our_figure(entry), entry.mean),
             number_cell(entry.interval),
             *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
-            *(number_cell(entry.further.get(name)) for name in further),
+            *(number_cell(entry.further.get(name), 2 if name in FURTHER else 4) for name in further),
             ", ".join(map(str, entry.seeds)),
             one_line("; ".join(entry.warnings)),
         ]
@@ -112,7 +112,7 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
         "seeds",
         "warnings",
     ]
-    return Sheet("Every cell, in %", heads, rows, search=True)
+    return Sheet("Every cell; accuracies in %", heads, rows, search=True)
 
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:

@@ -101,8 +101,8 @@ def range_text(values: Iterable[float | None], text: Callable[[float], str] = "{
 def fit_table(table: Table, console: Console) -> tuple[Table, list[str]]:
     """Return a table whose rows fit the console, and the headings of the columns that it lacks.
 
-    Columns behind the headline may go, from the right; texts are shortened to 24 letters, and to 8 if even
-    so there is no room. A table that is still too wide keeps its width.
+    Columns of numbers but the headline's may go, from the right; texts are shortened to 24 letters, and to 8
+    if even so there is no room. A table that is still too wide keeps its width.
     """
     table, dropped = deepcopy(table), list[str]()
 
@@ -116,7 +116,7 @@ def fit_table(table: Table, console: Console) -> tuple[Table, list[str]]:
             width = min(column.max_width or 10_000, max(cell_len(str(text)) for text in texts))
             if (over := excess()) > 0 and width > least:
                 column.no_wrap, column.overflow, column.max_width = True, "ellipsis", max(least, width - over)
-        while excess() > 0 and "headline" in [each.header for each in table.columns[:-1]]:
+        while excess() > 0 and (last := table.columns[-1]).justify == "right" and last.header != "headline":
             dropped.insert(0, str(table.columns.pop().header).replace("\n", " "))
     return table, dropped
 

@@ -187,8 +187,9 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
             "--unseen_clients SHARE",
         )
     tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
-    if protocol.view not in (known := {"personal", "global", *method.views, *tuned}):
-        near, views = did_you_mean(protocol.view, known), ", ".join([*method.views, *tuned])
+    known = [*method.views, *tuned]
+    if protocol.view not in {"personal", "global", *known}:
+        near, views = did_you_mean(protocol.view, known), ", ".join(known)
         raise Unknown(
             "protocol.view",
             f"is {protocol.view}{near} {type(method).__name__} has {views}; "

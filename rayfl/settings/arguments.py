@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, V
 
 from rayfl.errors import BadCode, BadValue
 from rayfl.system.own_code import is_own
-from rayfl.system.text import short_repr
+from rayfl.system.text import did_you_mean, short_repr
 
 _CHECKED = ConfigDict(
     arbitrary_types_allowed=True,  # nets, arrays, functions
@@ -65,7 +65,9 @@ def convert_value(place: str, value: Any, kind: Any) -> Any:
     bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
     finite = "finite and " if bounds and "finite_number" in wrong else ""
     wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else describe_type(kind)
-    raise BadValue(place, f"is {short_repr(value)}", f"it must be {wanted}")
+    choices = [each for each in get_args(kind) if isinstance(each, str)]
+    near = did_you_mean(value, choices).rstrip(".") if isinstance(value, str) else ""
+    raise BadValue(place, f"is {short_repr(value)}", f"it must be {wanted}{near}")
 
 
 @cache

@@ -165,6 +165,9 @@ def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, mo
     assert bool(dropped) == (width < 200)
     assert all("down per round. --columns" in line for line in dropped)
     assert "down per round" in (tmp_path / "x.md").read_text()
+    assert report.main([str(tmp_path), "--columns", "method,last round,mean of last 5,up per round"]) == 0
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert all(len(line) <= width for line in out if "FedBNOf" in line or "method" in line)
 
 
 @pytest.mark.parametrize(

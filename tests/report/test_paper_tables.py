@@ -90,13 +90,14 @@ def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
     for path in write_tables(entries, "A table", tmp_path, "FedAvg"):
         assert CHOSEN_ON_TEST in path.read_text(), path
     (record,) = entry_records(entries)
-    assert f"worst_decile ({CHOSEN_ON_TEST})" in record
-    assert not {"mean", "worst_decile"} & record.keys()
+    figures = {"mean", "std", "values", "interval", "difference", "worst_decile", "client_std"}
+    assert {f"{name} ({CHOSEN_ON_TEST})" for name in figures} <= record.keys()
+    assert not figures & record.keys()
     shown = f"{100 * run.accuracy:.2f}¶"
     assert shown in (tmp_path / "table.tex").read_text()
     page = table_page("A table", entries, [folder], tmp_path, planned=1)
     assert CHOSEN_ON_TEST in page
-    assert page.count(shown) == 2  # in the table and in the list of runs
+    assert page.count(shown) == 3  # in the table, the list of cells and that of runs
     assert f"Test accuracy, {CHOSEN_ON_TEST}" in run_page(run)
     assert CHOSEN_ON_TEST in sentences(run.summary)[0]
     assert rayfl.Plot(run).bars().figure.get_suptitle() == CHOSEN_ON_TEST
@@ -181,7 +182,7 @@ def test_rows_on_other_data_are_marked_in_every_format(tmp_path):
         text = (tmp_path / f"table{ending}").read_text()
         assert text.count("§") == (5 if ending in (".csv", ".json") else 6)
     page = table_page("T", entries, folders, tmp_path, planned=9)
-    assert page.count(f">{number(entries[-1].mean, entries[-1].std)}§<") == 1
+    assert page.count(f">{number(entries[-1].mean, entries[-1].std)}§<") == 2  # also in the list of cells
     assert f"<p>{OTHER_DATA}.</p>" in page
     assert {test["row"] for test in json.loads((tmp_path / "table.json").read_text())["tests"]} == {"FedBN"}
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from rayfl import Federation, Inline, Result, Training, UserError, load_models
+from rayfl import Federation, Inline, Result, Training, UserError, evaluation, load_models
 from rayfl.__main__ import main
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, EmbeddedDigits, Synthetic
 from rayfl.errors import Conflict, Missing, Unknown
+from rayfl.evaluation.finetune import Finetune
 from rayfl.federation import resumed
 from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import CNNB
@@ -22,7 +23,7 @@ from rayfl.training import Client, State
 from tests.methods.cases import net_of
 from tests.support.federations import records_of, small
 from tests.support.own_modules import SCALED, OwnModules
-from tests.support.refusals import refused
+from tests.support.refusals import refused, told
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -175,12 +176,14 @@ def test_without_scores_or_checkpoints_none_is_the_best(tmp_path: Path, changes:
     assert not (tmp_path / "run").exists()
 
 
-def test_models_are_scored_on_each_others_test_data(tmp_path: Path) -> None:
+def test_models_are_scored_on_each_others_test_data(tmp_path: Path, monkeypatch: Any) -> None:
     """The diagonal is what the run has recorded; the rest is by hand, from uint8 images and probabilities."""
+    monkeypatch.setattr("rayfl.engine.models.BATCH", 3)
     data = Synthetic(train=300, test=90, shape=(3, 20, 20), dtype="uint8", partition=Dirichlet(alpha=1.0))
     small(tmp_path / "run", method=METHODS["FedPer"](), data=data, clients=6, rounds=2).run()
     clients, path = [4, 1, 5], tmp_path / "matrix.csv"
-    assert main(["export", str(tmp_path / "run"), "--client", "4", "1", "5", "--matrix", str(path)]) == 0
+    clients_given = ["4", "1", "4", "5"]  # each counts once
+    assert main(["export", str(tmp_path / "run"), "--client", *clients_given, "--matrix", str(path)]) == 0
     rows = list(csv.DictReader(path.open()))
     assert [row["model of client"] for row in rows] == ["4", "1", "5"]
     found = np.array([[float(row[f"data of client {i}"]) for i in clients] for row in rows])
@@ -196,6 +199,20 @@ def test_models_are_scored_on_each_others_test_data(tmp_path: Path) -> None:
     assert len(np.unique(found)) > 3
     with refused(Unknown, "view"):
         models.accuracies(clients, "online")
+
+
+def test_a_matrix_is_of_the_models_that_the_run_reports(tmp_path: Path, capsys: Any) -> None:
+    """Fine-tuned ones are not kept, and those right after training neither."""
+    settings: dict[str, Any] = {"method": METHODS["FedAvg"](), "rounds": 1, "finetune": Finetune(epochs=1)}
+    for name, protocol in (("tuned", {"view": "finetuned"}), ("trained", {"point": "after_training"})):
+        small(tmp_path / name, **settings, protocol=evaluation.Default(**protocol)).run()
+    options = ["--client", "all", "--matrix", str(tmp_path / "matrix.csv")]
+    with told(Conflict, "view"):
+        assert main(["export", str(tmp_path / "tuned"), *options]) == 2
+    assert main(["export", str(tmp_path / "tuned"), *options, "--view", "global"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "trained"), *options]) == 0
+    assert "scores at after_training" in capsys.readouterr().err
 
 
 def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_class_is_a_keyword_only_dataclass_by_itself():
         ({"salt": "x"}, "dish.salt is 'x': it must be a number"),
         ({"spoons": 0}, "dish.spoons is 0: it must be above 0 (0: drink it)"),
         ({"heat": "warm"}, "dish.heat is 'warm': it must be 'hot' or 'cold'"),
+        ({"heat": "colt"}, "dish.heat is 'colt': it must be 'hot' or 'cold'; did you mean cold?"),
     ],
 )
 def test_types_and_bounds_are_checked(given, says):
