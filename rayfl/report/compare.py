@@ -386,11 +386,7 @@ def missing_scores(run: RunRecords) -> str:
 
 COLUMNS = ("headline", "common", *CHOICES)
 """The accuracies of the comparison; ``common`` is the headline's on a common test set, where there is one."""
-FURTHER = {
-    "common": "common\ntest (G)",
-    "worst_decile": "worst\ndecile",
-    "client_std": "std over\nclients",
-}
+FURTHER = {"common": "common\ntest (G)", "worst_decile": "worst\ndecile", "client_std": "std over\nclients"}
 """Further figures of the headline's rounds, in per cent, and their headings."""
 
 

@@ -394,17 +394,14 @@ def write_tables(
     return paths
 
 
-OURS = ("mean", "std", "values", "interval", "difference")
-"""Figures of a cell that follow from its runs."""
-
-
 def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
     found = [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
     for record in found:
         further = record.pop("further")
         if f"¶ {CHOSEN_ON_TEST}" in record["warnings"]:
-            further |= {name: record.pop(name) for name in OURS}
+            ours = ("mean", "std", "values", "interval", "difference")
+            further |= {name: record.pop(name) for name in ours}
             further = {f"{name} ({CHOSEN_ON_TEST})": value for name, value in further.items()}
         record |= further
     return found
