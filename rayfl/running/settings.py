@@ -179,8 +179,8 @@ class RunSettings(Settings, place=""):
                 not given.
         """
         if samples is None:
-            every = self.unseen is None and self.unseen_clients is None and self.clients
-            samples = [1] * every if every else self.federated_data().sizes
+            all_train = self.unseen is None and self.unseen_clients is None
+            samples = [1] * self.clients if self.clients and all_train else self.federated_data().sizes
         return choose_cohort(self.sampling, round, samples, self.participation, self.seed, self.rounds)
 
     def recorded_cohort(self, round: int, samples: Sequence[int]) -> list[int]:

@@ -48,9 +48,7 @@ class Dirichlet(Partition):
                 f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
                 "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
             )
-        minima = (self.min_samples, min(self.min_samples, 1))[
-            : len(sizes)
-        ]  # of what is held out, if anything
+        minima = (self.min_samples, min(self.min_samples, 1)) if len(sizes) > 1 else (self.min_samples,)
         for minimum in dict.fromkeys(minima):
             cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None
             if cuts is not None:
