@@ -54,17 +54,17 @@ def export(
     """
     from rayfl.running.saved_models import load_models
 
-    models = load_models(folder, round, data=False)
-    return _write_model(models, Result.load(folder), client, Path(output), view, format)
+    models, result = load_models(folder, round, data=False), Result.load(folder)
+    view = view or _headline_view(result, models)
+    return _write_model(models, result, client, Path(output), view, format)
 
 
 def _write_model(
-    models: Models, result: Result, client: int, output: Path, view: str | None, format: Format
+    models: Models, result: Result, client: int, output: Path, view: str, format: Format
 ) -> Path:
     import torch
     from safetensors.torch import save
 
-    view = view or _headline_view(result, models)
     path = output
     if other := [
         name for name, ending in MODEL_ENDINGS.items() if ending == output.suffix and name != format
@@ -90,10 +90,10 @@ def _write_model(
 
 
 def _headline_view(result: Result, models: Models) -> str:
-    """Return the view that a run reports; one that is made for a score alone is no saved model."""
+    """Return the view that a run reports, which must be one whose models are saved."""
     headline = result.summary["headline"] or {"view": "personal", "point": "after_aggregation"}
     if headline["view"] not in models.views:
-        problem = f"is not given, and the run reports {headline['view']}, which no model is saved of"
+        problem = f"is not given, and the run reports {headline['view']}, whose models are not saved"
         raise Conflict("view", problem, f"choose one of {', '.join(models.views)}")
     if (point := headline["point"]) != "after_aggregation":
         warn(f"the run reports scores at {point}, and these models are those after aggregation")
@@ -174,9 +174,10 @@ def export_models(
 
         result = Result.load(run)
         models = load_models(run, round, data=matrix is not None)
+        view = view or _headline_view(result, models)
         clients = list(range(len(models)) if "all" in client else dict.fromkeys(map(int, client)))
         if matrix is not None:
-            found = models.accuracies(clients, view or _headline_view(result, models)).tolist()
+            found = models.accuracies(clients, view).tolist()
             heads = [f"data of client {i}" for i in clients]
             rows = [{"model of client": i} | dict(zip(heads, own)) for i, own in zip(clients, found)]
             write_file(Path(matrix).expanduser(), csv_text(rows), "choose another --matrix")

@@ -538,15 +538,15 @@ def comparison(
         if i not in constant and name != "rounds"
     ]
     held = [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
-    runs = [_Column("seeds", [_seeds_text(group) for group in groups])]
-    runs.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
+    counts = [_Column("seeds", [_seeds_text(group) for group in groups])]
+    counts.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
     headline, *others = _figure_columns(groups, measure)
     costs = [] if target is None else _cost_columns(groups, target)
     traffic = [
         _Column(f"{way} per\nround", [size(_bytes_per_round(group.runs, way)) for group in groups])
         for way in ("up", "down")
     ]
-    known = [*settings, *held, *runs, headline, *costs, *others, *traffic]
+    known = [*settings, *held, *counts, headline, *costs, *others, *traffic]
     chosen = _chosen_columns(known, columns)
     for column in chosen:
         if column.words:

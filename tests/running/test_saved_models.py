@@ -213,6 +213,8 @@ def test_a_matrix_is_of_the_models_that_the_run_reports(tmp_path: Path, capsys: 
     assert "warning" not in capsys.readouterr().err
     assert main(["export", str(tmp_path / "trained"), *options]) == 0
     assert "scores at after_training" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "trained"), "--client", "all"]) == 0
+    assert capsys.readouterr().err.count("scores at after_training") == 1
 
 
 def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Path) -> None:
