@@ -44,6 +44,7 @@ DETAILS = {
     "fedios_t1": ("fedios_t1", "fedios_t7", "fedios_bases", "fedios_64"),
     "dcpfl_t1": ("dcpfl_t1", "dcpfl_fifth"),
     "outside_niid_bench": ("outside_niid_bench",),
+    "published_feddbe": ("published_feddbe",),
     "embedded_methods": (),
 }
 """Page in docs/results/ -> the folders of summaries that it shows."""
@@ -53,6 +54,7 @@ FEDIOS, CIFAR100 = "Office-Caltech-10 N=4", "CIFAR-100 N=5"
 PATHOLOGICAL, DIRICHLET = "CIFAR10 Pathological", "CIFAR10 Dirichlet"
 DCPFL = "CIFAR10 K=10"
 NIID = "CIFAR-10 Dirichlet"
+PFLLIB = "CIFAR-10"
 
 
 class Run:
@@ -108,6 +110,10 @@ class Run:
         """The accuracy of a view after so many rounds."""
         each = self._view(view)["each"]["test"]
         return float(each[self._average("")][each["rounds"].index(rounds - 1)])
+
+    def scored(self, view: str = "") -> list[int]:
+        """Return after how many rounds a view was scored."""
+        return [k + 1 for k in self._view(view)["each"]["test"]["rounds"]]
 
     def _view(self, view: str, point: str = "") -> dict[str, Any]:
         headline = self.summary["headline"]
@@ -471,6 +477,59 @@ def niid_bench() -> Rows:
         shown = [own.headline(), own.shown("last_k"), cell(niid_best(row))]
         found.append([row, *shown, *printed("outside_niid_bench", row, NIID)])
     return [head, *found]
+
+
+PFLLIB_ROWS = {
+    "Local": ("Local", ""),
+    "FedAvg": ("FedAvg-FT", "global"),
+    "FedAvg-FT": ("FedAvg-FT", ""),
+    "FedPer": ("FedPer", ""),
+    "FedALA": ("FedALA", ""),
+}
+"""Row -> the row of the run that has it, and the view; empty: the headline's."""
+PFLLIB_CURVES: dict[str, dict[str, list[float]]] = json.loads((FOLDER / "pfllib_curves.json").read_text())
+"""Row -> ``rounds`` and ``accuracy``, pooled, in [0, 1], as PFLlib's own code prints them."""
+
+
+def feddbe() -> Rows:
+    """FedDBE's setting, which is PFLlib's, on CIFAR-10."""
+    head = ["", "reported, best round by test", "last round", "mean of the last five", "last round, mean of clients"]
+    found = []
+    for row, (source, view) in PFLLIB_ROWS.items():
+        own = run("published_feddbe", source, PFLLIB)
+        shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
+        found.append([row, *shown, own.shown("last", view, average="mean_clients")])
+        found[-1] += printed("published_feddbe", row, PFLLIB)
+    return [[*head, "printed, best of up to 2,000 rounds"], *found]
+
+
+def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
+    """Return round -> accuracy with rayfl and with PFLlib's code, where both were scored."""
+    source, view = PFLLIB_ROWS[row]
+    own, other = run("published_feddbe", source, PFLLIB), PFLLIB_CURVES[row]
+    theirs = dict(zip(other["rounds"], other["accuracy"]))
+    return {int(k): (own.after(int(k), view), theirs[k]) for k in theirs if int(k) in own.scored(view)}
+
+
+def pfllib_curves() -> Rows:
+    """The same clients in rayfl and in PFLlib's own code, by rounds."""
+    pairs = {row: pfllib_pairs(row) for row in PFLLIB_CURVES}
+    head = ["rounds", *(f"{row}, {whose}" for row in pairs for whose in ("rayfl", "PFLlib"))]
+    rounds = [k for k in next(iter(pairs.values())) if k % 20 == 0]
+    return [head, *([str(k), *(cell(x) for own in pairs.values() for x in own[k])] for k in rounds)]
+
+
+def draw_pfllib(path: Path) -> None:
+    """Draw the curves of rayfl and of PFLlib's own code over each other."""
+    figure = Figure((7.2, 3.2), layout="constrained")
+    for ax, row in zip(figure.subplots(1, len(PFLLIB_CURVES)), PFLLIB_CURVES):
+        pairs = pfllib_pairs(row)
+        for k, (whose, colour) in enumerate({"rayfl": "#0072B2", "PFLlib": "#D55E00"}.items()):
+            ax.plot(list(pairs), [100 * both[k] for both in pairs.values()], color=colour, label=whose)
+        ax.set(title=row, xlabel="rounds", ylabel="test accuracy in %, pooled")
+        ax.grid(alpha=0.4)
+        ax.legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def embedded_values(row: str, column: str, view: str) -> list[float]:
@@ -854,6 +913,8 @@ def tables() -> dict[str, Rows]:
         "dcpfl_t1": dcpfl(),
         "dcpfl fifth": dcpfl_fifth(),
         "niid_bench": niid_bench(),
+        "published_feddbe": feddbe(),
+        "pfllib curves": pfllib_curves(),
         "embedded_methods": embedded(),
     }
 
@@ -892,3 +953,4 @@ if __name__ == "__main__":
     for path in (*PAGES, TABLES):
         path.write_text(renewed(path.read_text()))
     draw_embedded(ROOT / "docs" / "images" / "results_embedded_methods.png")
+    draw_pfllib(ROOT / "docs" / "images" / "results_published_feddbe.png")
