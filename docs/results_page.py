@@ -869,8 +869,11 @@ def code_of(page: str) -> str:
     }
     texts = sorted({made_by(name, content) for name, content in mine.items()})
     new = [text for text in texts if text.startswith("rayfl")]
-    old = [f"at or before each of the commits {', '.join(text for text in texts if text not in new)}"]
-    return f"The code of these runs ([file by file](commits.json)): {'; '.join([*new, *old])}."
+    old = [text for text in texts if text not in new]
+    if not old:
+        return f"The code of these runs: {'; '.join(new)}."
+    before = f"at or before each of the commits {', '.join(old)}"
+    return f"The code of these runs ([file by file](commits.json)): {'; '.join([*new, before])}."
 
 
 def footnote() -> str:

@@ -36,6 +36,9 @@ from docs.results_page import (
     PAGE,
     PAGES,
     PATHOLOGICAL,
+    PFLLIB,
+    PFLLIB_CURVES,
+    PFLLIB_ROWS,
     T3_SEEDS,
     TABLES,
     UNVERIFIED,
@@ -52,6 +55,7 @@ from docs.results_page import (
     mean,
     niid_best,
     over_seeds,
+    pfllib_pairs,
     printed,
     printed_twice,
     published,
@@ -442,6 +446,25 @@ def niid() -> dict[str, str]:
     }
 
 
+def feddbe_setting() -> dict[str, str]:
+    best = {
+        row: run("published_feddbe", source, PFLLIB).value("headline", view)
+        for row, (source, view) in PFLLIB_ROWS.items()
+    }
+    known = [row for row in PFLLIB_ROWS if printed("published_feddbe", row, PFLLIB) != ["-"]]
+    beside = paper("published_feddbe", known, PFLLIB)
+    off = {
+        row: max(abs(ours - theirs) for k, (ours, theirs) in pfllib_pairs(row).items() if k >= 20)
+        for row in PFLLIB_CURVES
+    }
+    assert {run("published_feddbe", row, PFLLIB).completed for row, _ in PFLLIB_ROWS.values()} == {200}
+    return {
+        "order": f"By the best round by test: {ranked(best)}. FedALA's paper prints {ranked(beside)}.",
+        "near": f"From round 20 on, the curves of FedAvg are at most {gap(off['FedAvg'], 0)} apart, and those "
+        f"of FedPer at most {gap(off['FedPer'], 0)}.",
+    }
+
+
 def repeated() -> dict[str, str]:
     """What Fed-CO2 prints twice."""
     _, *rows = printed_twice()
@@ -486,6 +509,7 @@ def statements() -> dict[str, dict[str, str]]:
         | {f"part {name}": text for name, text in fedios_cifar100().items()},
         "dcpfl_t1": dcpfl() | {f"fifth {name}": text for name, text in dcpfl_fifth().items()},
         "outside_niid_bench": niid(),
+        "published_feddbe": feddbe_setting(),
     }
 
 
