@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -493,14 +494,15 @@ PFLLIB_CURVES: dict[str, dict[str, list[float]]] = json.loads((FOLDER / "pfllib_
 
 def feddbe() -> Rows:
     """FedDBE's setting, which is PFLlib's, on CIFAR-10."""
-    head = ["", "reported, best round by test", "last round", "mean of the last five", "last round, mean of clients"]
-    found = []
+    head = ["", "reported, best round by test", "last round", "mean of the last five"]
+    head += ["last round, mean of clients", "printed, best of up to 2,000 rounds"]
+    found = [head]
     for row, (source, view) in PFLLIB_ROWS.items():
         own = run("published_feddbe", source, PFLLIB)
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
         found.append([row, *shown, own.shown("last", view, average="mean_clients")])
         found[-1] += printed("published_feddbe", row, PFLLIB)
-    return [[*head, "printed, best of up to 2,000 rounds"], *found]
+    return found
 
 
 def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
@@ -515,8 +517,11 @@ def pfllib_curves() -> Rows:
     """The same clients in rayfl and in PFLlib's own code, by rounds."""
     pairs = {row: pfllib_pairs(row) for row in PFLLIB_CURVES}
     head = ["rounds", *(f"{row}, {whose}" for row in pairs for whose in ("rayfl", "PFLlib"))]
-    rounds = [k for k in next(iter(pairs.values())) if k % 20 == 0]
-    return [head, *([str(k), *(cell(x) for own in pairs.values() for x in own[k])] for k in rounds)]
+    found = [head]
+    for k in sorted({k for own in pairs.values() for k in own if k % 10 == 0}):
+        each = [map(cell, own[k]) if k in own else ("", "") for own in pairs.values()]
+        found.append([str(k), *chain.from_iterable(each)])
+    return found
 
 
 def draw_pfllib(path: Path) -> None:

@@ -460,8 +460,8 @@ def feddbe_setting() -> dict[str, str]:
     assert {run("published_feddbe", row, PFLLIB).completed for row, _ in PFLLIB_ROWS.values()} == {200}
     return {
         "order": f"By the best round by test: {ranked(best)}. FedALA's paper prints {ranked(beside)}.",
-        "near": f"From round 20 on, the curves of FedAvg are at most {gap(off['FedAvg'], 0)} apart, and those "
-        f"of FedPer at most {gap(off['FedPer'], 0)}.",
+        "near": f"From round 20 on, the curves of FedAvg are at most {gap(off['FedAvg'], 0)} apart, and "
+        f"those of FedPer at most {gap(off['FedPer'], 0)}.",
     }
 
 
