@@ -453,13 +453,15 @@ def feddbe_setting() -> dict[str, str]:
     }
     known = [row for row in PFLLIB_ROWS if printed("published_feddbe", row, PFLLIB) != ["n/a"]]
     beside = paper("published_feddbe", known, PFLLIB)
+    assert sorted(known, key=lambda row: best[row]) == sorted(known, key=lambda row: beside[row])
     off = {
         row: max(abs(ours - theirs) for k, (ours, theirs) in pfllib_pairs(row).items() if k >= 20)
         for row in PFLLIB_CURVES
     }
     assert {run("published_feddbe", row, PFLLIB).completed for row, _ in PFLLIB_ROWS.values()} == {200}
     return {
-        "order": f"By the best round by test: {ranked(best)}. FedALA's paper prints {ranked(beside)}.",
+        "order": f"By the best round by test: {ranked(best)}. FedALA's paper prints {ranked(beside)}. "
+        "Both orders are the same.",
         "near": f"From round 20 on, the curves of FedAvg are at most {gap(off['FedAvg'], 0)} apart, and "
         f"those of FedPer at most {gap(off['FedPer'], 0)}.",
     }
