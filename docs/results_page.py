@@ -112,7 +112,7 @@ class Run:
         each = self._view(view)["each"]["test"]
         return float(each[self._average("")][each["rounds"].index(rounds - 1)])
 
-    def scored(self, view: str = "") -> list[int]:
+    def scored_rounds(self, view: str = "") -> list[int]:
         """Return after how many rounds a view was scored."""
         return [k + 1 for k in self._view(view)["each"]["test"]["rounds"]]
 
@@ -500,8 +500,8 @@ def feddbe() -> Rows:
     for row, (source, view) in PFLLIB_ROWS.items():
         own = run("published_feddbe", source, PFLLIB)
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
-        found.append([row, *shown, own.shown("last", view, average="mean_clients")])
-        found[-1] += printed("published_feddbe", row, PFLLIB)
+        shown.append(own.shown("last", view, average="mean_clients"))
+        found.append([row, *shown, *printed("published_feddbe", row, PFLLIB)])
     return found
 
 
@@ -509,8 +509,8 @@ def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
     """Return round -> accuracy with rayfl and with PFLlib's code, where both were scored."""
     source, view = PFLLIB_ROWS[row]
     own, other = run("published_feddbe", source, PFLLIB), PFLLIB_CURVES[row]
-    theirs = dict(zip(other["rounds"], other["accuracy"]))
-    return {int(k): (own.after(int(k), view), theirs[k]) for k in theirs if int(k) in own.scored(view)}
+    theirs = dict(zip(map(int, other["rounds"]), other["accuracy"]))
+    return {k: (own.after(k, view), theirs[k]) for k in own.scored_rounds(view) if k in theirs}
 
 
 def pfllib_curves() -> Rows:

@@ -461,7 +461,7 @@ def feddbe_setting() -> dict[str, str]:
     assert {run("published_feddbe", row, PFLLIB).completed for row, _ in PFLLIB_ROWS.values()} == {200}
     return {
         "order": f"By the best round by test: {ranked(best)}. FedALA's paper prints {ranked(beside)}. "
-        "Both orders are the same.",
+        "On these three rows the order is the same.",
         "near": f"From round 20 on, the curves of FedAvg are at most {gap(off['FedAvg'], 0)} apart, and "
         f"those of FedPer at most {gap(off['FedPer'], 0)}.",
     }
