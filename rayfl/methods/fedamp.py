@@ -21,8 +21,9 @@ class FedAMP(Local):
     more. The client's own model is drawn to it. ``alpha`` must be so small that the weights of the others add
     up to less than 1.
 
-    Deviations from the paper: clients that were not sampled are in the mixtures with their last models.
-    BatchNorm statistics are the client's own.
+    Deviations from the paper: instead of minimising its objective a client makes the epochs of the run, from
+    its own last model. Clients that were not sampled are in the mixtures with their last models. BatchNorm
+    statistics are the client's own.
     """
 
     facts = Facts()  # unlike those of Local, nets must be equal
@@ -51,7 +52,7 @@ class FedAMP(Local):
         return {}
 
     def download_for(self, server: State, client: int) -> State:
-        """Send the cloud model u_i = w_i + sum_j alpha A'(|w_i - w_j|^2) (w_j - w_i) (eq. 6 and 7)."""
+        """Send the cloud model, a step down A: u_i = w_i + alpha sum_j A'(|w_i - w_j|^2) (w_j - w_i)."""
         if client not in server["models"]:
             return {}
         own: Params = server["models"][client].trainable()
@@ -63,7 +64,7 @@ class FedAMP(Local):
         return {"cloud": cloud}
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train the own model, drawn to the cloud model: F_i(w) + lambda / (2 alpha) |w - u_i|^2 (eq. 8)."""
+        """Train the own model, drawn to the cloud model: F_i(w) + lambda / (2 alpha) |w - u_i|^2 (eq. 6)."""
         own: Params = state["weights"]
         pull = self.lam / self.alpha
         w = await client.fit(

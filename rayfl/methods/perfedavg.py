@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 from torch.func import grad
 
-from rayfl.methods.base import Method
-from rayfl.settings import above
+from rayfl.methods.base import Facts, Method
+from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Params, State
 from rayfl.training.dropout import draw_from
 from rayfl.training.optimisers import PLAIN_STEPS
@@ -21,9 +21,10 @@ class PerFedAvg(Method):
     client takes before it is scored.
 
     Deviations from the paper: a batch of the run is divided into the independent batches of a step (two, or
-    three with Hessian vectors), and serves as all of them where it is too small. The step before scoring is
-    on all training data of the client.
+    three with Hessian vectors), and serves as all of them where it is too small.
     """
+
+    facts = Facts(averaging="uniform")
 
     alpha: Annotated[float, above(0)] = 0.01
     """Size of the inner step; also of the step before scoring."""
@@ -33,6 +34,8 @@ class PerFedAvg(Method):
     """
     delta: Annotated[float, above(0), "hessian=none leaves it out"] = 1e-3
     """Distance of the finite differences along the gradient."""
+    step_samples: Annotated[int, at_least(0)] = 0
+    """Samples of the step before scoring, drawn for it; 0 takes all training data."""
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Take steps by the meta-gradient (I - alpha H(w, D'')) g(w - alpha g(w, D), D') (Algorithm 1)."""
@@ -65,8 +68,9 @@ class PerFedAvg(Method):
         return {"weights": (await client.fit(down["weights"], meta_loss)).weights}, state
 
     async def personalise(self, client: Client, state: State, down: State) -> State:
-        """Take one step of gradient descent."""
-        step = {"epochs": 1, "batch_size": 0, "lr": self.alpha, **PLAIN_STEPS}
+        """Take one step of gradient descent, w - alpha g(w)."""
+        share = min(1.0, (self.step_samples or client.samples) / client.samples)
+        step = {"epochs": 1, "batch_size": 0, "lr": self.alpha, "share": share, **PLAIN_STEPS}
         return {**state, "stepped": (await client.fit(down["weights"], client.loss, **step)).weights}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
