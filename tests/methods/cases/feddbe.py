@@ -1,0 +1,14 @@
+"""What tests know of FedDBE."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"weights": k["theta"] + k["s"], "before": k["d"]},
+        {"weights": k["theta"] + k["s"]},
+    ),
+    options=[{"kappa": 2.0, "momentum": 0.5}],
+    bad=[("kappa", -1.0), ("momentum", 0.0)],
+    has_global=True,
+    plain=None,
+)
