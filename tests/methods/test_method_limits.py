@@ -139,7 +139,9 @@ UNEQUAL = points(*([((1, 1), int(k < ones)) for k in range(count)] for count, on
 WITHOUT_A_COMMON_OPTIMUM = {
     "COPA": "every client keeps its head, which is the whole net here",
     "FedALA": "clients start from mixtures with their own models",
+    "FedBABU": "the head, which is the whole net here, keeps its first values",
     "FedCP": "features pass through what depends on the client",
+    "FedDBE": "what clients remember moves the optimum of what they have in common",
     "FedKD": "the common net learns from personal ones",
     "FedPer": "every client keeps its head",
     "FedRep": "every client keeps its head",
@@ -147,6 +149,7 @@ WITHOUT_A_COMMON_OPTIMUM = {
     "FDSE": "it needs a net with layers of its own",
     "FedFA": "it needs a net with layers of its own",
     "PartialFed": "clients choose own layers to start from",
+    "PerFedAvg": "the optimum is that after a step of each client",
     "PFedMe": "the optimum is that of the Moreau envelopes, in no closed form",
     "PFedVEM": "heads have a prior, and a mean by confidence",
 }
