@@ -25,8 +25,9 @@ class FedPAC(PartlyPersonal):
     class. The server mixes the heads for each client, with the weights that solve a quadratic programme of
     the clients' feature statistics.
 
-    Deviations from the paper: the formulas are those of the authors' public code. Small weights of the
-    mixture stay (``least_weight``). A class that nobody in a cohort has keeps its global centroid.
+    Deviations from the paper: the formulas are those of the authors' public code, as of the paper only the
+    beginning was at hand; so others may be unknown. Small weights of the mixture stay (``least_weight``). A
+    class that nobody in a cohort has keeps its global centroid.
     """
 
     lam: Annotated[float, at_least(0)] = 1.0
