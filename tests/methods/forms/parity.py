@@ -101,8 +101,11 @@ def wider(shape: tuple[int, ...], classes: int) -> SplitNet:
 
 
 @contextmanager
-def orders_noted(places: Mapping[int, int]) -> Any:
-    """Note the places of every fit's samples, by (client, round, number) and epoch by epoch, and its keys."""
+def orders_noted(places: Mapping[int, int], seed: int) -> Any:
+    """Note the places of every fit's samples, by (client, round, number) and epoch by epoch, and its keys.
+
+    Fits that are not of the training of a round, which have another seed than the run, get the round -1.
+    """
     noted: dict[tuple[int, int, int], list[list[Tensor]]] = {}
     KEYS.clear()
     fit = Client.fit
@@ -115,7 +118,7 @@ def orders_noted(places: Mapping[int, int]) -> Any:
         batches = [torch.tensor([places[int(i)] for i in batch]) for batch in request.batches]
         length = max(1, request.epoch_length)
         epochs = [batches[k : k + length] for k in range(0, len(batches), length)]
-        key = (self._id, self._round, number)
+        key = (self._id, self._round if self._seed == seed else -1, number)
         noted[key] = max(noted.get(key, []), epochs, key=len)
         KEYS[key] = step_keys(request.key, len(batches))
         return pending
@@ -167,13 +170,18 @@ def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> 
         return drawn
 
     NORMALS.clear()
-    with orders_noted(places) as noted, mock.patch("torch.randn", noting):
+    seed = run.worker.plan.seed
+    with orders_noted(places, seed) as noted, mock.patch("torch.randn", noting):
         for cohort in setting.cohorts:
             with mock.patch.object(Worker, "_score", scored):
                 run.round(cohort, ("test",))
-    if case.finetune:
-        with orders_noted(places) as tuning:
-            finetuned(run, case)
+    if case.finetune or method.overrides("personalise"):
+        with orders_noted(places, seed) as tuning:
+            if case.finetune:
+                finetuned(run, case)
+            else:
+                for i in range(len(data.clients)):
+                    run.scores(i, probe_of(run))
         noted |= {(i, len(setting.cohorts), fit): epochs for (i, _, fit), epochs in tuning.items()}
     return run, noted
 

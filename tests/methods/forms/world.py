@@ -51,7 +51,8 @@ class World:
             of stream k.
         loss: ``loss(scores, targets)`` returns the mean loss of samples: [B, classes] and [B] -> a number.
         order: ``order(client, round, fit)`` returns the batches of a fit: for every epoch a list of int64
-            places among the client's samples.
+            places among the client's samples. The round before the first is that of an exchange before
+            training, the one after the last that in which clients are personalised before they are scored.
         draw: ``draw(what, client, round, fit, step)`` returns what is drawn at random there.
         at: the client and the round for which a form has asked for batches or draws last.
     """
@@ -110,6 +111,13 @@ def mean(each: Sequence[Weights], shares: Tensor | None = None) -> Weights:
     return {name: sum(s * w[name] for s, w in zip(shares, each, strict=True)) for name in each[0]}
 
 
+def stacked(kept: Mapping[int, Weights], count: int) -> Weights:
+    """Return weights of some of all clients as rows [count, ...], zeros for the others."""
+    first = next(iter(kept.values()))
+    none = {name: torch.zeros_like(value) for name, value in first.items()}
+    return {name: torch.stack([kept.get(i, none)[name] for i in range(count)]) for name in first}
+
+
 def sgd(world: World, *nets: nn.Module) -> torch.optim.SGD:
     """Return SGD with the world's settings for the parameters of some nets."""
     parameters = [p for net in nets for p in net.parameters() if p.requires_grad]
@@ -151,6 +159,13 @@ def step(world: World, loss: Tensor, optimiser: torch.optim.Optimizer, *nets: nn
     loss.backward()
     clip(world, *nets)
     optimiser.step()
+
+
+def train(world: World, net: nn.Module, data: Samples, batches: Sequence[Tensor]) -> None:
+    """Train what is not frozen of a net, as FedAvg does."""
+    optimiser = sgd(world, net)
+    for batch in batches:
+        step(world, world.loss(net(data.x[batch]), data.y[batch]), optimiser, net)
 
 
 def class_means(rows: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
