@@ -207,6 +207,30 @@ CASES: dict[str, Case] = {
         net=FedSRCNN(),
         draws={"noise": draws.features, "test": draws.at_test},
     ),
+    "FedBABU": Case(takes_means=False, client={}),
+    "PerFedAvg": Case({"alpha": 0.1}, takes_means=False, client={}),
+    "FedFomo": Case(
+        {"models": 3, "epsilon": 0.0},
+        server={"models": lambda state: each(state["models"]), "P": lambda state: state["affinities"]},
+        client={"personal": "own", "start": "start"},
+    ),
+    "FedAMP": Case(
+        {"alpha": 0.02, "sigma": 0.1, "lam": 0.2},  # models are that far apart
+        server={"models": lambda state: each(state["models"])},
+    ),
+    "FedDBE": Case(
+        {"kappa": 5.0, "momentum": 0.3},
+        server={"weights": "weights", "mean": lambda state: state["before"]["mean"]},
+        client={"memory": "memory"},
+    ),
+    "FedPAC": Case(
+        {"lam": 0.7},
+        server={
+            "weights": "weights",
+            "centroids": "centroids",
+            "change": lambda state: each(state["change"]),
+        },
+    ),
 }
 
 FIXED = {"client": {"personal": "own", "choice": None}}
@@ -224,6 +248,8 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("FedALA", {"layer_idx": 4, "threshold": 0.005}),
     ("FedAvg-FT", {}, {"finetune": {"epochs": 1, "lr": 0.02, "part": "head"}}),
     ("FedAvg-FT", {}, {"finetune": {"epochs": 1, "part": "body"}}),
+    ("FedAMP", {"alpha": 0.1, "sigma": 10.0, "lam": 1.0}),
+    ("FedBABU", {"tune_epochs": 2, "cut": "fc_stack"}),
     ("FedBN", {"bn_personal": "affine_only"}),
     ("FedCO2", {"intra": "none", "inter": "none"}, {"server": {"weights": "weights"}}),
     (
@@ -231,8 +257,11 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
         {"intra": "to_online", "inter": "offline", "personal": "bn_and_head", "exchange": "last_layer"},
     ),
     ("FedCO2", {"offline_init": "independent", "kd_temperature": 2.0, "mutual_epochs": 2, "adapt_epochs": 1}),
+    ("FedDBE", {"kappa": 0.0}),
+    ("FedDBE", {"momentum": 1.0}),
     ("FedDGGA", {"metric": "loss", "center": True}),
     ("FedFA", {"var_mode": "scalar"}),
+    ("FedFomo", {"models": 2, "own": "affinity"}),
     ("FedHEAL", {"tau": 0.5}),
     ("FediOS", {"basis": "identity", "rank": 2, "overflow": "reuse", "ortho_reg_on": "cos"}),
     ("FediOS", {"projections": False}),
@@ -242,6 +271,12 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("FedOpt", {"rule": "momentum", "server_lr": 0.5}, {"server": {"weights": "weights", "m": "change"}}),
     ("FedOpt", {"rule": "adagrad"}),
     ("FedOpt", {"rule": "yogi"}),
+    ("FedPAC", {"least_weight": 0.3}),
+    (
+        "FedPAC",
+        {"head_epochs": 2, "head_lr": None, "collaborate": False},
+        {"server": {"weights": "weights", "centroids": "centroids"}},
+    ),
     ("FedPer", {"personal": "fc_stack"}),
     ("FedProto", {"predict": "head", "prototype_weights": "counts"}),
     ("FedProx", {"norm": "l2"}),
@@ -253,6 +288,8 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("PartialFed", {"mode": "no_cls"}, FIXED),
     ("PartialFed", {"mode": "bottom", "k": 2}, FIXED),
     ("PartialFed", {"mode": "top", "k": 2}, FIXED),
+    ("PerFedAvg", {"hessian": "differences"}),
+    ("PerFedAvg", {"step_samples": 5}, {"draws": {"step": draws.first_batch}}),
     ("PFedMe", {"K": 3, "personal_lr": 0.5, "beta": 0.5}),
     ("PFedVEM", {"beta": 0.5, "normalize_elbo": False, "head_lr": 0.05, "head_epochs": 3}),
     ("SCAFFOLD", {"server_lr": 0.6}),

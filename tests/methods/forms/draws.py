@@ -30,6 +30,11 @@ def subset(run: Run, world: World, client: int, round: int, fit: int, step: int)
     return nn.utils.rnn.pad_sequence(batches, batch_first=True, padding_value=-1)
 
 
+def first_batch(run: Run, world: World, client: int, round: int, *_: int) -> Tensor:
+    """Return the first batch of a round's first fit."""
+    return world.batches(client, round)[0]
+
+
 def mapping(run: Run, world: World, client: int, *_: int) -> Tensor:
     """Return FedKD's first map of the mentee's features to the mentor's."""
     found: Tensor = run.worker.method.init_client(run.worker.client(client, 0))["map"]["weight"]
