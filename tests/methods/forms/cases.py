@@ -62,6 +62,18 @@ def each(kept: Mapping[int, Any]) -> Any:
     return torch.stack([torch.as_tensor(kept.get(i, none), dtype=torch.float64) for i in range(CLIENTS)])
 
 
+OWN = torch.eye(CLIENTS, dtype=torch.float64)
+
+
+def affinities(state: Any) -> Tensor:
+    """Return FedFomo's affinities [clients, clients]: at first 1 for the own model."""
+    found = OWN.clone()
+    for i, row in state["affinity"].items():
+        for j, affinity in row.items():
+            found[i, j] = affinity
+    return found
+
+
 def column(head: Mapping[str, Tensor]) -> Tensor:
     """Return a head with its bias as the last column."""
     return torch.column_stack([head["head.weight"], head["head.bias"]])
@@ -211,24 +223,25 @@ CASES: dict[str, Case] = {
     "PerFedAvg": Case({"alpha": 0.1}, takes_means=False, client={}),
     "FedFomo": Case(
         {"models": 3, "epsilon": 0.0},
-        server={"models": lambda state: each(state["models"]), "P": lambda state: state["affinities"]},
-        client={"personal": "own", "start": "start"},
+        server={"models": lambda state: each(state["models"]), "P": lambda state: affinities(state) - OWN},
+        client={"personal": "weights", "start": "start"},
     ),
     "FedAMP": Case(
         {"alpha": 0.02, "sigma": 0.1, "lam": 0.2},  # models are that far apart
         server={"models": lambda state: each(state["models"])},
+        client={"personal": "weights"},
     ),
     "FedDBE": Case(
         {"kappa": 5.0, "momentum": 0.3},
         server={"weights": "weights", "mean": lambda state: state["before"]["mean"]},
-        client={"memory": "memory"},
+        client={"memory": lambda state: state["memory"]["bias"]},
     ),
     "FedPAC": Case(
         {"lam": 0.7},
         server={
             "weights": "weights",
             "centroids": "centroids",
-            "change": lambda state: each(state["change"]),
+            "change": lambda state: each(state["changes"]),
         },
     ),
 }
@@ -261,7 +274,11 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("FedDBE", {"momentum": 1.0}),
     ("FedDGGA", {"metric": "loss", "center": True}),
     ("FedFA", {"var_mode": "scalar"}),
-    ("FedFomo", {"models": 2, "own": "affinity"}),
+    (
+        "FedFomo",
+        {"models": 2, "own": "affinity"},
+        {"server": {"models": CASES["FedFomo"].server["models"], "P": affinities}},
+    ),
     ("FedHEAL", {"tau": 0.5}),
     ("FediOS", {"basis": "identity", "rank": 2, "overflow": "reuse", "ortho_reg_on": "cos"}),
     ("FediOS", {"projections": False}),
