@@ -222,9 +222,10 @@ CASES: dict[str, Case] = {
     "FedBABU": Case(takes_means=False, client={}),
     "PerFedAvg": Case({"alpha": 0.1}, takes_means=False, client={}),
     "FedFomo": Case(
-        {"models": 3, "epsilon": 0.0},
+        {"models": 3, "epsilon": 0.7},
         server={"models": lambda state: each(state["models"]), "P": lambda state: affinities(state) - OWN},
         client={"personal": "weights", "start": "start"},
+        draws={"peer": draws.peer},
     ),
     "FedAMP": Case(
         {"alpha": 0.02, "sigma": 0.1, "lam": 0.2},  # models are that far apart
@@ -276,7 +277,7 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("FedFA", {"var_mode": "scalar"}),
     (
         "FedFomo",
-        {"models": 2, "own": "affinity"},
+        {"models": 2, "own": "affinity", "epsilon": 0.0},
         {"server": {"models": CASES["FedFomo"].server["models"], "P": affinities}},
     ),
     ("FedHEAL", {"tau": 0.5}),

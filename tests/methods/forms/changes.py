@@ -302,9 +302,9 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
     "FedBABU": (step("FedBABU", -1), option("tune_epochs", 4), other_mean("FedBABU")),
     "PerFedAvg": (option("alpha", -0.1), option("alpha", 0.11), other_mean("PerFedAvg")),
     "FedFomo": (
-        out("training.losses:F.cross_entropy", times(-1)),
-        out("training.losses:F.cross_entropy", times(1.1)),
-        out("training.losses:F.cross_entropy", lambda mean, scores, y: mean * len(y)),
+        out("methods.fedfomo:FedFomo._mean_loss", times(-1)),
+        out("methods.fedfomo:FedFomo._mean_loss", times(1.1)),
+        out("methods.fedfomo:FedFomo._mean_loss", lambda mean, _, client, w: mean * client.samples),
     ),
     "FedAMP": (option("lam", -0.2), option("lam", 0.22), option("sigma", 0.11)),
     "FedDBE": (option("kappa", -5.0), option("momentum", 0.33), other_mean("FedDBE")),

@@ -23,6 +23,9 @@ KEYS: dict[tuple[int, int, int], Tensor] = {}
 NORMALS: list[tuple[int, Tensor]] = []
 """What ``torch.randn`` has drawn in the newest run: round and numbers."""
 
+STATES: list[Any] = []
+"""The server's state before each round of the newest run."""
+
 
 def subset(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
     """Return FedALA's samples for a pass over W, a batch a row."""
@@ -33,6 +36,15 @@ def subset(run: Run, world: World, client: int, round: int, fit: int, step: int)
 def first_batch(run: Run, world: World, client: int, round: int, *_: int) -> Tensor:
     """Return the first batch of a round's first fit."""
     return world.batches(client, round)[0]
+
+
+def peer(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
+    """Return whose model a client of FedFomo receives by lot in a place, -1 where none is drawn."""
+    method, state = run.server.method, STATES[round]
+    received = list(method.download_for(state, client)["models"])
+    draws = generator(state["draw"], "models", client)
+    by_lot = torch.rand(len(received), generator=draws) < method.epsilon - round * method.epsilon_decay
+    return torch.tensor(received[step] if by_lot[step] else -1)
 
 
 def mapping(run: Run, world: World, client: int, *_: int) -> Tensor:

@@ -27,7 +27,7 @@ from rayfl.training import Training
 from rayfl.training.client import Client
 from rayfl.training.noise import step_keys
 from tests.methods.forms.cases import CASES, Case, Part
-from tests.methods.forms.draws import KEYS, NORMALS
+from tests.methods.forms.draws import KEYS, NORMALS, STATES
 from tests.methods.forms.world import Outcome, Samples, World
 
 SIZES = (12, 22, 16, 9, 14)
@@ -170,9 +170,11 @@ def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> 
         return drawn
 
     NORMALS.clear()
+    STATES.clear()
     seed = run.worker.plan.seed
     with orders_noted(places, seed) as noted, mock.patch("torch.randn", noting):
         for cohort in setting.cohorts:
+            STATES.append(run.server.state)
             with mock.patch.object(Worker, "_score", scored):
                 run.round(cohort, ("test",))
     if case.finetune or method.overrides("personalise"):
