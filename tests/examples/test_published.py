@@ -114,8 +114,8 @@ def test_one_round_on_small_files(tmp_path: Path, files: Path, name: str, row: s
 
 
 def test_methods_that_rayfl_lacks_are_named(tmp_path: Path) -> None:
-    for name, table in TABLES.items():
-        assert table.missing, name
+    assert any(table.missing for table in TABLES.values())
+    for table in TABLES.values():
         for method in table.missing:
             row = next(row for row, found in table.rows.items() if found.settings["method"] == method)
             with refused(Unknown, "method"):
