@@ -31,6 +31,7 @@ PAPER_NAMES = {
     "LGFedAvg": "LG-FedAvg",
     "PFedMe": "pFedMe",
     "PFedVEM": "pFedVEM",
+    "PerFedAvg": "Per-FedAvg",
 }
 """Methods whose papers use a name that Python cannot; users see and write the paper's name."""
 _SCORING_SETTINGS = ("metrics", "eval_clients", "eval_draw", "eval_points", "common_test")

@@ -62,6 +62,9 @@ OTHER_NAMES = {
     **dict.fromkeys(("max_test_accuracy", "best_accuracy"), ("best_test", "protocol.choose best_test")),
     **dict.fromkeys(("local_epochs", "local_epoch"), ("training.epochs",)),
     **dict.fromkeys(("local_learning_rate", "learning_rate"), ("training.lr",)),
+    **dict.fromkeys(("fedavgft", "fedavg_ft"), ("FedAvg --finetune.epochs 1 --protocol.view finetuned",)),
+    **{f"fed{rule}": (f"FedOpt --method.rule {rule}",) for rule in ("adam", "yogi", "adagrad")},
+    **{"fedavgm": ("FedOpt --method.rule momentum",), "fedavg_dbe": ("FedDBE",)},
     **{"algorithm": ("method",), "dataset": ("data",), "eval_gap": ("eval_every",), "model": ("net",)},
 }
 """What other simulators call something -> what rayfl calls it, as a value or as an option."""
@@ -76,9 +79,10 @@ def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
         before: a prefix of all these names.
     """
     lower = {name.lower(): name for name in known}
-    for ours in OTHER_NAMES.get(wrong.lower().replace("-", "_").replace(" ", "_"), ()):
+    same = closest_name(wrong.lower(), lower, 0.9)
+    for ours in OTHER_NAMES.get(re.sub("[-+ ]", "_", wrong.lower()), ()) if same is None else ():
         for meant in (ours, ours.rpartition(".")[2]):  # within training, training.lr is lr
-            if meant.partition(" ")[0].partition(".")[0] in lower:
+            if meant.partition(" ")[0].partition(".")[0].lower() in lower:
                 return f"; did you mean {before}{meant}?"
     near = closest_name(wrong.lower(), lower)
     return f"; did you mean {before}{lower[near]}?" if near is not None else "."

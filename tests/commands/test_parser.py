@@ -322,7 +322,9 @@ def test_what_is_wrong_on_the_command_line(options: str, kind: type[UserError], 
 def test_what_other_tools_call_something_is_a_value_or_an_option_here() -> None:
     for ours in {each for several in OTHER_NAMES.values() for each in several}:
         option, _, value = ours.partition(" ")
-        if ours not in ("personal", "global", "best_test"):
+        if option in METHODS:
+            federation_from(["--method", *ours.split()])
+        elif ours not in ("personal", "global", "best_test"):
             assert kind_at(Federation, option) is not Any
             assert not value or federation_from([f"--{option}", value])
 
@@ -336,6 +338,9 @@ HINTS = [
     ),
     ("--training.learning_rate 3", Unknown, "training.learning_rate", "did you mean training.lr?"),
     ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
+    ("--method FedYogi", Unknown, "method", "did you mean FedOpt --method.rule yogi?"),
+    ("--method FedAvg+FT", Unknown, "method", "did you mean FedAvg --finetune.epochs 1 --protocol.view finetuned?"),
+    ("--method pFedBABU", Unknown, "method", "did you mean FedBABU?"),
     ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
     ("--join_ratio 0.1", Unknown, "join_ratio", "did you mean --participation?"),
     ("--local-epochs 3", Unknown, "local-epochs", "did you mean --training.epochs?"),

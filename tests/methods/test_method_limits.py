@@ -143,6 +143,7 @@ WITHOUT_A_COMMON_OPTIMUM = {
     "FedCP": "features pass through what depends on the client",
     "FedDBE": "what clients remember moves the optimum of what they have in common",
     "FedKD": "the common net learns from personal ones",
+    "FedPAC": "every client keeps its head",
     "FedPer": "every client keeps its head",
     "FedRep": "every client keeps its head",
     "FedSR": "it needs a net with layers of its own",

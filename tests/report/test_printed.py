@@ -34,7 +34,7 @@ def test_there_is_a_file_for_every_table():
     assert [f"{path.parent.name}_{path.stem}" for path in FILES] == list(TABLES)
 
 
-BEYOND_THE_PAPERS = {"APFL", "FedALA", "FedOpt", "FedRep", "PFedMe"}
+BEYOND_THE_PAPERS = {"APFL", "FedALA", "FedAMP", "FedFomo", "FedOpt", "FedRep", "PFedMe", "PerFedAvg"}
 
 
 def test_all_methods_are_in_the_tables():
