@@ -187,6 +187,8 @@ class Contender:
         self._session = stack.enter_context(Session(plan, data, InlineWorkers(plan, data)))
         self._groups = engine.groups(range(case.clients))
         self._round = 0
+        if plan.method.overrides("before_round"):  # once before the first round, which is not timed
+            self._session.exchange(0, self._groups)
 
     def round(self, timed: bool) -> None:
         """Run a round; note its time, and the bytes that it moves."""
