@@ -339,7 +339,12 @@ HINTS = [
     ("--training.learning_rate 3", Unknown, "training.learning_rate", "did you mean training.lr?"),
     ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
     ("--method FedYogi", Unknown, "method", "did you mean FedOpt --method.rule yogi?"),
-    ("--method FedAvg+FT", Unknown, "method", "did you mean FedAvg --finetune.epochs 1 --protocol.view finetuned?"),
+    (
+        "--method FedAvg+FT",
+        Unknown,
+        "method",
+        "did you mean FedAvg --finetune.epochs 1 --protocol.view finetuned?",
+    ),
     ("--method pFedBABU", Unknown, "method", "did you mean FedBABU?"),
     ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
     ("--join_ratio 0.1", Unknown, "join_ratio", "did you mean --participation?"),

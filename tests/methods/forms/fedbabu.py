@@ -16,7 +16,7 @@ def run(world: World, *, tune_epochs: int = 5, cut: str = "last_layer") -> Outco
         trained = []
         for i in cohort:
             net = net_of(world, body)
-            for part in classifier:  # frozen; open on the page: its BatchNorm, if any, is in train mode
+            for part in classifier:  # frozen; its BatchNorm, if any, is in train mode, as the page says
                 getattr(net, part).requires_grad_(False)
             train(world, net, world.clients[i], world.batches(i, round))
             trained.append({n: v for n, v in weights_of(net).items() if n in body})

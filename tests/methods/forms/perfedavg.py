@@ -57,7 +57,7 @@ def run(
     for i, data in enumerate(world.clients):
         chosen = world.draw("step", i, len(world.cohorts)) if step_samples else torch.arange(len(data.y))
         net = net_of(world, weights)
-        ahead = slope(world, net, data.x[chosen], data.y[chosen])  # open on the page: it renews statistics
+        ahead = slope(world, net, data.x[chosen], data.y[chosen])  # it renews statistics, as the page says
         personal.append(score(moved(net, ahead, -alpha), world.probe))
     common = torch.stack([score(net_of(world, weights), world.probe)] * len(personal))
     logits = {"personal": torch.stack(personal), "global": common}
