@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -13,20 +14,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.public.harness import ALL, BN, SOME, Batches, Pair, Small, case, entries, layers
+from benchmarks.public.harness import ALL, BN, PLAIN_SGD, SOME, Batches, Pair, Small, case, entries, layers
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.world import Outcome, Weights, World, score
 
 FOLDER = "PFLlib/system"
 
 
-def build(world: World, file: str, fits: Sequence[Sequence[int]], **options: Any) -> Any:
+def build(
+    world: World,
+    file: str,
+    fits: Sequence[Sequence[int]],
+    made_by: Sequence[Sequence[int]] = (),
+    **options: Any,
+) -> Any:
     """Return a server of PFLlib with all clients, whose loaders give the world's batches.
 
     Args:
         world: what to train.
         file: the server's module, without its first word.
         fits: of the k-th loader of a round: which fits its epochs belong to.
+        made_by: the same of the k-th loader with which the server is made, before the first round.
         options: arguments of PFLlib's command line.
     """
     data = import_module("utils.data_utils")
@@ -40,7 +48,8 @@ def build(world: World, file: str, fits: Sequence[Sequence[int]], **options: Any
     def load_train_data(client: Any, batch_size: int | None = None) -> Batches:
         key = client.id, server.round
         loads[key] = number = loads.get(key, -1) + 1
-        wanted = fits[number] if server.round >= 0 and number < len(fits) else ()
+        each = fits if server.round >= 0 else made_by
+        wanted = each[number] if number < len(each) else ()
         return Batches(world, client.id, [epoch for fit in wanted for epoch in world.order(*key, fit)])
 
     base.Client.load_train_data = load_train_data
@@ -89,6 +98,7 @@ def pair(
     own: Mapping[str, Any] | None = None,
     norm: bool = False,
     cohorts: Sequence[Sequence[int]] = SOME,
+    settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Pair:
     """Return a method of rayfl beside a server of PFLlib.
@@ -104,6 +114,7 @@ def pair(
         own: options of rayfl's method, in the place of those of parity.
         norm: whether the net has BatchNorm.
         cohorts: who takes part in each round.
+        settings: of rayfl's training, besides plain SGD.
         options: see ``build``.
     """
     usual = CASES[method]
@@ -116,6 +127,7 @@ def pair(
         if before:
             before(world, made)
         made.train()
+        made.round = len(world.cohorts)
         kept = [{key: read(made, each) for key, read in (client or {}).items()} for each in made.clients]
         outcome = copy.deepcopy(Outcome({key: read(made) for key, read in server.items()}, kept))
         if scored is not None:
@@ -123,7 +135,7 @@ def pair(
             outcome.logits["personal"] = torch.stack([score(scored(c), world.probe) for c in made.clients])
         return outcome
 
-    own_case = case(method, net=Small(norm=norm), **changes)
+    own_case = case(method, net=Small(norm=norm), settings=PLAIN_SGD | dict(settings or {}), **changes)
     return Pair(method, FOLDER, form, own_case, cohorts, ("h5py", "torchvision", "sklearn"))
 
 
@@ -155,6 +167,12 @@ class Both(nn.Module):
         z = self.model.base(x)
         found: Tensor = self.model.head(z) + self.head(z)
         return found
+
+
+def remembering(client: Any) -> nn.Module:
+    """Return FedDBE's model, which adds the client's memory below the head from now on."""
+    client.model.head.register_forward_pre_hook(lambda _, given: (given[0] + client.client_mean,))
+    return model(client)
 
 
 GLOBAL = {"weights": lambda s: entries(s.global_model)}
@@ -346,6 +364,100 @@ def drawn(world: World, server: Any) -> None:
         client.train_cs_model = after(partial(now.update, client=client.id, step=0), client.train_cs_model)
 
 
+def tuned(world: World, server: Any, newest: bool = False) -> None:
+    """Give FedBABU's tuning rayfl's batches, and the newest body if ``newest``; keep what is tuned."""
+
+    def tune(client: Any, first: Callable[[], None]) -> None:
+        server.round = len(world.cohorts)
+        if newest:
+            client.set_parameters(server.global_model)
+        first()
+        client.tuned = copy.deepcopy(client.model)
+
+    for client in server.clients:
+        client.fine_tune = partial(tune, client, client.fine_tune)
+
+
+def passes_in_turn(world: World, server: Any) -> None:
+    """Let Per-FedAvg's two trainings of a round have one loader, which goes on to the next epoch."""
+    loaders: dict[tuple[int, int], Batches] = {}
+    kind = import_module("flcore.clients.clientbase").Client
+    load_anew = kind.load_train_data
+
+    def load_train_data(client: Any, *_: Any) -> Batches:
+        key = client.id, server.round
+        loaders[key] = found = loaders.get(key) or load_anew(client)
+        return found
+
+    kind.load_train_data = load_train_data
+    server.evaluate_one_step = server.evaluate
+
+
+def stepped(client: Any) -> nn.Module:
+    client.train_one_step()
+    return model(client)
+
+
+def validated(world: World, server: Any) -> None:
+    """Give FedFomo's clients rayfl's batches, and all validation data in one."""
+    load = import_module("flcore.clients.clientbase").Client.load_train_data
+
+    def both(client: Any) -> Any:
+        own = world.clients[client.id]
+        return load(client), [(own.x_val, own.y_val)]
+
+    type(server.clients[0]).load_train_data = both
+
+
+def ranked(world: World, server: Any) -> None:
+    """The same; choose among models that clients have sent, of equal ones the next after the client's."""
+    validated(world, server)
+    ids, sent = torch.arange(len(world.clients)), set()
+    order = (ids - ids[:, None] - 1) % len(ids)  # in which rayfl takes models of equal affinity
+
+    def send(first: Callable[[], None]) -> None:
+        sent.update(server.uploaded_ids)
+        whole = server.P
+        server.P = whole - 1e-9 * order
+        server.P[:, [i for i in ids if int(i) not in sent]] = -torch.inf
+        first()
+        server.P = whole
+
+    server.send_models = partial(send, server.send_models)
+
+
+def pulled(world: World, server: Any) -> None:
+    """Add FedAMP's penalty with a gradient, and squared."""
+
+    def loss(client: Any, scores: Tensor, y: Tensor) -> Tensor:
+        each = zip(client.model.parameters(), client.client_u.parameters(), strict=True)
+        off = sum((own - cloud.detach()).square().sum() for own, cloud in each)
+        return F.cross_entropy(scores, y) + 0.5 * client.lamda / client.alphaK * off
+
+    for client in server.clients:
+        client.loss = partial(loss, client)
+
+
+def mixed_apart(world: World, server: Any) -> None:
+    """Leave FedPAC's heads in the order of their statistics, mix copies, and weight centroids by samples."""
+    code = import_module("flcore.servers.serverpac")
+    code.random = SimpleNamespace(sample=lambda clients, _: clients)
+
+    def copied() -> None:
+        server.uploaded_heads = copy.deepcopy(server.uploaded_heads)
+
+    def aggregated(protos: list[dict[int, Tensor]]) -> dict[int, Tensor]:
+        ys = [world.clients[client.id].y for client in server.selected_clients]
+        sums = {
+            c: sum((y == c).sum() * own.get(c, 0) for own, y in zip(protos, ys, strict=True))
+            for c in range(world.classes)
+        }
+        return {c: total / torch.cat(ys).eq(c).sum() for c, total in sums.items()}
+
+    server.receive_models = after(server.receive_models, copied)
+    code.proto_aggregation = aggregated
+
+
 # ---- all of them
 
 MOON: Any = {
@@ -363,6 +475,17 @@ GH: Any = {"server": {"head": lambda s: entries(s.head)}, "client": OWN, "server
 KD: Any = {
     "server": GLOBAL, "client": {**OWN, "W_h": lambda s, c: {"weight": c.W_h.weight.detach()}},
     "T_start": 0.95, "T_end": 0.98, "mentee_learning_rate": 0.05,
+}  # fmt: skip
+BABU: Any = {"server": GLOBAL, "scored": lambda c: c.tuned, "fine_tuning_epochs": 5}
+FOMO: Any = {
+    "server": {"P": lambda s: s.P - torch.eye(s.num_clients)},
+    "client": {"personal": lambda s, c: entries(c.model), "start": lambda s, c: entries(c.old_model)},
+    "scored": model, "M": 3, "own": {"own": "affinity", "epsilon": 0.0, "models": 3},
+}  # fmt: skip
+AMP: Any = {"client": OWN, "server": {}, "scored": model, "alphaK": 0.02, "sigma": 0.1, "lamda": 0.2}
+PAC: Any = {
+    "server": {**GLOBAL, "centroids": lambda s: torch.stack([s.global_protos[c] for c in range(4)])},
+    "scored": model, "fits": ((), (0, 1)), "lamda": 0.7,
 }  # fmt: skip
 PAIRS: dict[str, Pair] = {
     "FedAvg": pair("FedAvg", "avg", GLOBAL, scored=model),
@@ -428,5 +551,32 @@ PAIRS: dict[str, Pair] = {
     "FedCP": pair(
         "FedCP", "cp", {"weights": lambda s: entries(s.global_modules), "head": lambda s: entries(s.head)},
         {"head": lambda s, c: entries(c.model.model.head)}, before=drawn, cohorts=ALL, lamda=0.1,
+    ),
+    "FedBABU": pair("FedBABU", "babu", before=tuned, **BABU),
+    "FedBABU, tuned from the newest body": pair(
+        "FedBABU", "babu", before=partial(tuned, newest=True), **BABU
+    ),
+    "Per-FedAvg": replace(
+        pair(
+            "PerFedAvg", "peravg", GLOBAL, None, stepped, before=passes_in_turn, local_epochs=1, batch_size=4,
+            own={"alpha": 0.05, "step_samples": 4}, settings={"last_batch": "drop"},
+        ),
+        averaging="samples",
+    ),
+    "FedFomo": pair("FedFomo", "fomo", before=validated, **FOMO),
+    "FedFomo, models chosen as in rayfl": pair("FedFomo", "fomo", before=ranked, **FOMO),
+    "FedAMP": pair("FedAMP", "amp", own=CASES["FedAMP"].options, **AMP),
+    "FedAMP, lam=0": pair("FedAMP", "amp", own={"lam": 0.0}, **AMP),
+    "FedAMP, pull squared, with a gradient, all clients": pair(
+        "FedAMP", "amp", before=pulled, own=CASES["FedAMP"].options, cohorts=ALL, **AMP
+    ),
+    "FedDBE": pair(
+        "FedDBE", "dbe", {**GLOBAL, "mean": lambda s: s.clients[0].global_mean},
+        {"memory": lambda s, c: c.client_mean.detach()}, remembering,
+        made_by=((), (0,)), own=CASES["FedDBE"].options, kl_weight=5.0, momentum=0.3,
+    ),
+    "FedPAC": pair("FedPAC", "pac", own={"lam": 0.7, "head_lr": None}, **PAC),
+    "FedPAC, copies of heads in order, centroids by samples": pair(
+        "FedPAC", "pac", own={"lam": 0.7, "head_lr": None, "least_weight": 1e-3}, before=mixed_apart, **PAC
     ),
 }  # fmt: skip
