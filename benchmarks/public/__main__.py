@@ -4,7 +4,10 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
-ADAPTERS = ("pfllib", "fedco2", "fdse", "fedgh", "fedios", "domains", "niid_bench", "fl_bench")
+ADAPTERS = (
+    "pfllib", "fedco2", "fdse", "fedgh", "fedios", "domains", "niid_bench", "fl_bench", "fedbabu", "fedfomo",
+    "fedpac",
+)  # fmt: skip
 
 
 def main() -> None:
