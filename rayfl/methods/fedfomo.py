@@ -65,7 +65,7 @@ class FedFomo(Local):
         """
         affinity = server["affinity"].get(client, {client: 1.0})
         left = [j for j in server["models"] if j != client or self.own == "affinity"]
-        left.sort(key=lambda j: (-affinity.get(j, 0.0), j < client, j))
+        left.sort(key=lambda j: (-affinity.get(j, 0.0), j <= client, j))
         count = min(len(left), self.models - (self.own == "always"))
         draws = generator(server["draw"], "models", client)
         at_random = torch.rand(count, generator=draws) < server["epsilon"]
