@@ -59,3 +59,17 @@ def test_the_bytes_are_those_of_the_net() -> None:
             value, _, unit = cell.partition(" ")
             expected = 4 * sum(count or 0 for count in sent.values())
             assert float(value) * UNITS[unit] == pytest.approx(expected, abs=0.005 * UNITS[unit]), name
+
+
+def test_which_method_names_two_that_are_in_a_table_that_it_names() -> None:
+    text = (PAGE.parent / "which.md").read_text()
+    cases = re.findall(r"^\| ([A-Z]): [^|]+ \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    assert [case for case, *_ in cases] == re.findall(r"\.\. ([A-Z])$", text, re.MULTILINE)
+    for case, methods, tables in cases:
+        pages = {PAGE.parent / link for link in re.findall(r"\]\(([^)#]+)", tables)}
+        known = {
+            row for page in pages for row in re.findall(r"^\| \[?([\w-]+)", page.read_text(), re.MULTILINE)
+        }
+        names = re.findall(r"\[([\w-]+)\]", methods)
+        assert len(names) == 2, case
+        assert set(names) <= known, case
