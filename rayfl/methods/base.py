@@ -64,8 +64,8 @@ class Facts:
             ``client.total(..., split="val")``; ``preferred`` where the method goes by a client's training
             data if it has none, of which a run warns.
         works_with: settings of ``training`` with which alone the method's formulas hold, or without which
-            they would be ignored; other values are refused. ``SGD`` stands for every optimiser that is
-            linear. A method that reads ``Fitted.effective_steps`` needs
+            they would be ignored: one value, or some; others are refused. ``SGD`` stands for every
+            optimiser that is linear. A method that reads ``Fitted.effective_steps`` needs
             ``{"optimiser": "SGD", "optimiser_state": "fresh"}``.
         uses_rounds: whether the method reads ``context.rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
@@ -78,7 +78,7 @@ class Facts:
     averaging: Averaging = "samples"
     nets: Literal["equal", "equal_features", "any"] = "equal"
     validation: Literal["unused", "preferred", "needed"] = "unused"
-    works_with: Mapping[str, str | float] = field(default_factory=dict)
+    works_with: Mapping[str, str | float | tuple[str, ...]] = field(default_factory=dict)
     uses_rounds: bool = False
     without_loss: frozenset[str] = frozenset()
     before: Literal["round", "once"] = "round"

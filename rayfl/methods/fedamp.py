@@ -36,8 +36,15 @@ class FedAMP(Local):
     """Weight of the pull towards the cloud model, lambda in the paper."""
 
     def warning(self, training: Training, data: FederatedData, metrics: Metrics) -> str | None:
-        """Warn where lr lam / alpha is above 1."""
-        return warning_of_pull("method.lam", self.lam / self.alpha, training)
+        """Warn where lr lam / alpha is above 1, or where the others can weigh more than 1 in a mixture."""
+        others = self.alpha / self.sigma * (data.seen - 1)
+        if others > 1:
+            return (
+                f"method.alpha / method.sigma times the number of other clients is {others:g}, above 1, so "
+                "that a mixture of similar models may go beyond them: choose a smaller method.alpha, or a "
+                "larger method.sigma"
+            )
+        return warning_of_pull("method.lam / method.alpha", self.lam / self.alpha, training)
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return every client's model."""

@@ -31,6 +31,11 @@ class FedBABU(Method):
         """Share the body."""
         return name not in net.names(self.cut, "head")
 
+    @property
+    def fallback(self) -> None:
+        """Tune clients that have never trained, too: they keep nothing in any case."""
+        return None
+
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the body alone (Algorithm 1)."""
         body = Params(client.initial.merge(down["weights"]).tensors, down["weights"].train_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -82,7 +83,9 @@ class FedFomo(Local):
         gains = {}
         for j, model in models.items():
             distance = float((model - start).trainable().norm()) + LEAST_DISTANCE
-            gains[j] = (loss - await self._mean_loss(client, model)) / distance  # the weights of the paper
+            gain = (loss - await self._mean_loss(client, model)) / distance  # the weight of the paper
+            if math.isfinite(gain):  # a model of others may overflow on the client's data
+                gains[j] = gain
         whole = sum(max(gain, 0.0) for gain in gains.values())
         mixed: Params = start if whole or self.own == "always" else own
         for j, gain in gains.items():

@@ -24,8 +24,6 @@ class PerFedAvg(Method):
     three with Hessian vectors), and serves as all of them where it is too small.
     """
 
-    facts = Facts(averaging="uniform")
-
     alpha: Annotated[float, above(0)] = 0.01
     """Size of the inner step; also of the step before scoring."""
     hessian: Literal["none", "differences"] = "none"
@@ -36,6 +34,17 @@ class PerFedAvg(Method):
     """Distance of the finite differences along the gradient."""
     step_samples: Annotated[int, at_least(0)] = 0
     """Samples of the step before scoring, drawn for it; 0 takes all training data."""
+
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        """Differences of two losses that are nearly equal need all digits."""
+        exact = {"precision": ("float32", "float64")}
+        return Facts(averaging="uniform", works_with=exact if self.hessian == "differences" else {})
+
+    @property
+    def fallback(self) -> None:
+        """Let clients that have never trained take the step, too: they keep nothing in any case."""
+        return None
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Take steps by the meta-gradient (I - alpha H(w, D'')) g(w - alpha g(w, D), D') (Algorithm 1)."""
@@ -69,7 +78,8 @@ class PerFedAvg(Method):
 
     async def personalise(self, client: Client, state: State, down: State) -> State:
         """Take one step of gradient descent, w - alpha g(w)."""
-        share = min(1.0, (self.step_samples or client.samples) / client.samples)
+        count = self.step_samples or client.samples
+        share = min(1.0, (count - 0.5) / client.samples)  # of which the next whole number is count
         step = {"epochs": 1, "batch_size": 0, "lr": self.alpha, "share": share, **PLAIN_STEPS}
         return {**state, "stepped": (await client.fit(down["weights"], client.loss, **step)).weights}
 

@@ -41,12 +41,12 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
     for setting, wanted in method.facts.works_with.items():
-        found = getattr(plan.training, setting)
-        if not (found.linear if setting == "optimiser" else found == wanted):
+        found, known = getattr(plan.training, setting), wanted if isinstance(wanted, tuple) else (wanted,)
+        if not (found.linear if setting == "optimiser" else found in known):
             raise Conflict(
                 f"training.{setting}",
-                f"is {found}, and {type(method).__name__} works with {wanted} alone",
-                f"choose --training.{setting} {wanted}, or another method",
+                f"is {found}, and {method} works with {' or '.join(map(str, known))} alone",
+                f"choose --training.{setting} {known[0]}, or another method",
             )
     nets, context = set_up(plan, data)
     further = {context.nets[option]: net for option, net in further_nets(method).items() if net}

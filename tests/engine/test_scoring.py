@@ -13,7 +13,7 @@ from rayfl import Inline, Ray, Result, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
 from rayfl.evaluation.measures import measures
-from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
+from rayfl.methods import APFL, Ditto, FedAvg, FedBABU, FedBN, FedPer, FedRep, Method, PerFedAvg, TopK
 from rayfl.nets import CNNB
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
@@ -187,6 +187,21 @@ def test_who_has_never_trained_counts_by_what_it_would_use(
     small(tmp_path / "half", **settings | {"rounds": 1}).run()
     resumed(tmp_path / "half", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", [FedBABU(tune_epochs=1), PerFedAvg(alpha=0.5)])
+def test_methods_that_keep_nothing_personalise_clients_that_have_never_trained(
+    tmp_path: Path, method: Method
+) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps([{"client": i, "from": 0} for i in range(4)]))
+    settings: dict[str, Any] = {"data": DATA, "clients": 6, "rounds": 1, "participation": 1.0}
+    settings |= {"method": method, "sampling": Trace(path=str(tmp_path / "trace.json"))}
+    small(tmp_path / "run", **settings).run()
+    (line,) = records_of(tmp_path / "run")
+    assert line["untrained"] == {"clients": [4, 5], "unlisted": [4, 5], "view": None}
+    views = line["evaluation"]["after_aggregation"]
+    ours, common = (views[view]["test"]["loss"] for view in ("personal", "global"))
+    assert all(a != b for a, b in zip(ours, common, strict=True))
 
 
 def test_whose_update_was_dropped_has_not_trained(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from rayfl.errors import Conflict
 from rayfl.methods import FedAvg, Local
 from rayfl.methods.fedamp import FedAMP
 from rayfl.methods.fedbabu import FedBABU
@@ -17,7 +18,7 @@ from rayfl.methods.feddbe import FedDBE
 from rayfl.methods.fedfomo import LEAST_DISTANCE, FedFomo
 from rayfl.methods.perfedavg import PerFedAvg, _parts
 from rayfl.testing import method_checks
-from rayfl.training import Batch, Client, Params, State
+from rayfl.training import Batch, Client, Params, State, Training
 from tests.methods.test_baselines import (
     DATA,
     ONE,
@@ -31,6 +32,8 @@ from tests.methods.test_baselines import (
     s,
 )
 from tests.support.by_hand import assert_same, federate, points
+from tests.support.federations import small
+from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
 IDENTITIES = "tests.support.by_hand.identities"
@@ -126,6 +129,21 @@ def test_perfedavg_steps_on_some_samples():
     assert whole.scores(0, x)["personal"][:, 0].tolist() == [1 / 4, 1 / 4]
 
 
+def test_perfedavg_steps_on_as_many_samples_as_are_asked_for():
+    """The step is half the mean of 7 of the inputs (2^k, 0): 7 digits of their sum are 1."""
+    data = points([((2.0**k, 0), 0) for k in range(25)])
+    run = federate(PerFedAvg(alpha=1.0, step_samples=7), data, cohorts=0)
+    doubled = 14 * float(run.scores(0, X)["personal"][0, 0])
+    assert doubled == pytest.approx(round(doubled), abs=1e-6)
+    assert f"{round(doubled):b}".count("1") == 7
+
+
+def test_perfedavg_refuses_differences_in_half_precision(tmp_path):
+    training = Training(precision="bfloat16")
+    with refused(Conflict, "training.precision"):
+        small(tmp_path / "run", method=PerFedAvg(hessian="differences"), training=training).run()
+
+
 def test_perfedavg_without_an_inner_step_is_fedavg():
     """Batches of 2 serve as both."""
     run = federate(PerFedAvg(alpha=1e-12), DATA, TINY, SOME, batch_size=2, **SETTINGS)
@@ -176,6 +194,21 @@ def test_fedfomo_where_nothing_is_better(own):
     assert head(trained).abs().max() > 0.1
     expected = trained.zeros() if own == "always" else trained
     assert_same(dict(run.clients[1][0]["start"]), dict(expected))
+
+
+def test_fedfomo_leaves_out_models_that_overflow():
+    """Their loss is not a number: a client goes on as if only its own model competed."""
+
+    class Overflowing(FedFomo):
+        def download_for(self, server: State, client: int) -> State:
+            down = super().download_for(server, client)
+            return {"models": {j: model.map(lambda t: t / 0) for j, model in down["models"].items()}}
+
+    run, alone = (federate(m, PAIR, cohorts=2, lr=1.0) for m in (Overflowing(), FedFomo(models=1)))
+    assert run.results[1].down["models"][0] > 0 == alone.results[1].down["models"][0]
+    for i in (0, 1):
+        assert_same(dict(run.clients[1][i]["weights"]), dict(alone.clients[1][i]["weights"]))
+    assert run.servers[1]["affinity"][0].keys() == {0}
 
 
 def test_fedfomo_asks_for_models_by_affinity():

@@ -80,6 +80,11 @@ def times(factor: float, *keys: Any) -> Callable[..., Any]:
     return f
 
 
+def evenly(alpha: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return equal weights in the place of others."""
+    return torch.full_like(alpha, 1 / alpha.shape[1])
+
+
 def step(name: str, factor: float, key: str = "weights") -> Change:
     """Return what lets the server go ``factor`` times as far."""
 
@@ -308,5 +313,5 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
     ),
     "FedAMP": (option("lam", -0.2), option("lam", 0.22), option("sigma", 0.11)),
     "FedDBE": (option("kappa", -5.0), option("momentum", 0.33), other_mean("FedDBE")),
-    "FedPAC": (option("lam", -0.7), option("lam", 0.77), other_mean("FedPAC")),
+    "FedPAC": (step("FedPAC", -1), out("methods.fedpac:mixing_weights", evenly), other_mean("FedPAC")),
 }
