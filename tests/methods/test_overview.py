@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.results_page import cell, embedded_runs, embedded_values, mean
 from rayfl.methods import METHODS
 from rayfl.nets import DigitModel
 from rayfl.report.printed import known_tables
@@ -61,11 +62,12 @@ def test_the_bytes_are_those_of_the_net() -> None:
             assert float(value) * UNITS[unit] == pytest.approx(expected, abs=0.005 * UNITS[unit]), name
 
 
-def test_which_method_names_two_that_are_in_a_table_that_it_names() -> None:
+def test_which_method_names_two_and_what_their_table_has() -> None:
+    """Both are rows of a table of the page that the case names; accuracies are those of the named column."""
     text = (PAGE.parent / "which.md").read_text()
-    cases = re.findall(r"^\| ([A-Z]): [^|]+ \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    cases = re.findall(r"^\| ([A-Z]): [^|]+ \| ([^|]+) \| ([^|]+) \| ([^|]*)\|$", text, re.MULTILINE)
     assert [case for case, *_ in cases] == re.findall(r"\.\. ([A-Z])$", text, re.MULTILINE)
-    for case, methods, tables in cases:
+    for case, methods, tables, highest in cases:
         pages = {PAGE.parent / link for link in re.findall(r"\]\(([^)#]+)", tables)}
         known = {
             row for page in pages for row in re.findall(r"^\| \[?([\w-]+)", page.read_text(), re.MULTILINE)
@@ -73,3 +75,9 @@ def test_which_method_names_two_that_are_in_a_table_that_it_names() -> None:
         names = re.findall(r"\[([\w-]+)\]", methods)
         assert len(names) == 2, case
         assert set(names) <= known, case
+        if "embedded_methods" in tables:
+            column, view = re.findall(r", (\w+), (\w+):", tables)[0]
+            found = {row: embedded_values(row, column, view) for row in embedded_runs()}
+            values = {row: cell(mean(each)) for row, each in found.items() if each}
+            assert tables.endswith(f": {', '.join(values[name] for name in names)}"), case
+            assert highest.strip() == max(values.values()), case
