@@ -723,6 +723,7 @@ def test_what_is_said_of_all_methods():
 
     domains, values = order("domains")
     level = ["FedProto", "DC-PFL", "FD", "FedGH", "LG-FedAvg", "FediOS", "Fed-CO2", "APFL"]
+    level += ["FedFomo", "FedBABU"]
     assert set(domains[: len(level) + 1]) == {*level, "Local"}
     assert max(values[name] for name in level) - values["Local"] < 0.015
     one_for_all = ["FedAvg", "FedProx", "MOON", "SCAFFOLD", "FedDyn", "FedAvgM", "FedHEAL", "FedFA", "FedSR"]
@@ -732,7 +733,9 @@ def test_what_is_said_of_all_methods():
     labels, values = order("labels")
     assert abs(values["FedAvg-FT"] - mean(embedded_values("FedAvg-FT", "labels", "global"))) < 0.01
     assert set(labels[:2]) == {"FedRep", "FedRoD"}
-    assert set(labels[2:7]) == {"FedALA", "FedDyn", "COPA", "Fed-CO2", "FedPer"}
+    assert set(labels[2:5]) == {"FedDBE", "FedPAC", "FedBABU"}
+    assert set(labels[5:10]) == {"FedALA", "FedDyn", "COPA", "Fed-CO2", "FedPer"}
+    assert domains[:2] == ["Fed-CO2", "FedBABU"]
     assert labels[-1] == "FedProto"
     assert values["Local"] < values["FedPer"] - 0.05
     globals_ = {name: mean(embedded_values(name, "domains", "global")) for name in one_for_all}

@@ -53,11 +53,11 @@ def test_the_bytes_are_those_of_the_net() -> None:
     numbers = counts(Net(lambda: DigitModel().build((3, 28, 28), 10)))
     for name, cells in overview().items():
         down, up = CASES[name].traffic(numbers, 10, 5)
-        for sent, cell in ((up, cells[0]), (down, cells[1])):
-            if cell.endswith("*") or None in sent.values():  # of a net of its own, or by its ranks
+        for sent, shown in ((up, cells[0]), (down, cells[1])):
+            if shown.endswith("*") or None in sent.values():  # of a net of its own, or by its ranks
                 assert name in ("FDSE", "FedFA", "FedSR", "FedKD")
                 continue
-            value, _, unit = cell.partition(" ")
+            value, _, unit = shown.partition(" ")
             expected = 4 * sum(count or 0 for count in sent.values())
             assert float(value) * UNITS[unit] == pytest.approx(expected, abs=0.005 * UNITS[unit]), name
 
