@@ -115,7 +115,7 @@ class Models:
             found = self._worker.state_for_new_clients(range(len(self)))
             given = self._worker.for_new_clients(found).everyone
         state = self._worker.state(client, seen, given)
-        if self._has_data and not new and self._worker.method.overrides("personalise"):
+        if not new and self._worker.method.overrides("personalise"):
             state = self._personalised_state(client, state, down)
         scores = dict(answer_at_once(self._worker.method.scores(seen, state, down, x)))
         return replaced(scores, by) if untrained else scores

@@ -37,7 +37,11 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
-BY_VALIDATION = {"rayfl.methods.FedDGGA": None, "rayfl.methods.PartialFed": "adaptive"}
+BY_VALIDATION = {
+    "rayfl.methods.FedDGGA": None,
+    "rayfl.methods.FedFomo": None,
+    "rayfl.methods.PartialFed": "adaptive",
+}
 """Methods that train on clients' validation data, and the ``mode`` in which they do."""
 
 

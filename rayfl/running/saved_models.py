@@ -27,7 +27,8 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
             after the evaluation that is best on validation data, which a run with ``checkpoint_keep=best``
             keeps. By default the newest.
         data: whether the data are loaded again, from where the run had them. Without them models predict and
-            leave as files just the same, and ``Models.batch`` has nothing to give.
+            leave as files just the same, and ``Models.batch`` has nothing to give. A method with
+            ``personalise`` needs them in any case.
     """
     run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
@@ -40,7 +41,9 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models", "run it with checkpoint_every above 0")
     record = read_partition(Path(folder))
-    without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
+    personalises = run.method.overrides("personalise")
+    # a summary of many clients is not enough
+    without = not data and not personalises and isinstance(record["clients"], list)
     found = _recorded_data(folder, record) if without else run.federated_data()
     settings = run.result_settings(None if without else found)
     if without:

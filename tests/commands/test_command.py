@@ -114,7 +114,8 @@ def test_completion(shell, files):
     pytest.importorskip("shtab")
     command = [sys.executable, "-m", "rayfl", "completion", shell]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for word in ("--training.batch_size", "doctor", "FedALA FedAvg FedBN", "safetensors torch", files):
+    methods = "FedALA FedAMP FedAvg FedBABU FedBN"
+    for word in ("--training.batch_size", "doctor", methods, "safetensors torch", files):
         assert word in said
 
 

@@ -41,7 +41,7 @@ from tests.support.refusals import refused
 
 PUBLIC = [name for name in vars(Method) if not name.startswith("_")]
 UPLOADS_WEIGHTS = [
-    name for name in METHODS if name not in {"DCPFL", "FD", "FedGH", "FedProto", "Local"}
+    name for name in METHODS if name not in {"DCPFL", "FD", "FedAMP", "FedFomo", "FedGH", "FedProto", "Local"}
 ]  # the others are refused, see below
 
 
