@@ -1,12 +1,16 @@
-"""The one Ray runtime that all tests share."""
+"""The one Ray runtime that all tests share, and where their files lie."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else actors wait while tests beside them work
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # runs sync every checkpoint to the disk
 
 import pytest
 

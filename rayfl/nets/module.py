@@ -200,7 +200,8 @@ def build(
 
 def is_own_net(net: Architecture | str) -> bool:
     """Return whether a net is the user's own or of another package, and none of rayfl's."""
-    return isinstance(net, str | Module) or is_own(type(net))
+    path = net.path if isinstance(net, Module) else net
+    return not path.startswith("rayfl.") if isinstance(path, str) else is_own(type(net))
 
 
 def _build_own(net: Architecture, shape: Shape, classes: int) -> Any:

@@ -254,8 +254,7 @@ def test_models_are_personalised_where_their_data_are(tmp_path: Path) -> None:
     for i in range(4):
         x, y = models.batch(i)
         assert int((models.scores(i, x)["personal"].argmax(1) == y).sum()) == last[i]
-        own, common = bare.scores(i, x).values()
-        assert torch.equal(own, common)
+        assert_same(bare.scores(i, x), models.scores(i, x))
         module = models.module(i, "personal")
         torch.testing.assert_close(module(x), models.scores(i, x)["personal"])
 

@@ -128,5 +128,5 @@ CASES = [
         )
         for name, how in (("a folder", into_folder), ("a fifo", into_fifo), ("a loop", into_loop))
     ),
-    Case("arrays: of Python", "run --data Arrays --output out", Missing, "data"),
+    Case("arrays: of Python", "run --data Arrays --engine Inline --output out", Missing, "data"),
 ]
