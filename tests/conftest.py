@@ -8,11 +8,12 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else actors wait while tests beside them work
+
+import pytest
+
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # runs sync every checkpoint to the disk
-
-import pytest
 
 
 @pytest.fixture(scope="session")

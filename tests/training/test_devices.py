@@ -18,7 +18,8 @@ from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, MLP
+from rayfl.nets import MLP
+from rayfl.testing.checks import TINY
 from rayfl.training import SGD, Params, Training, examples
 from rayfl.training.state import all_finite, pack, take_apart, to_device
 from rayfl.training.sums import Accumulator, Mean, combine
@@ -41,7 +42,7 @@ def at(plan: Plan, device: str) -> Plan:
 def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     """Two rounds in float64 that use every part of the update, and all scores after them."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    made = Plan(METHODS[name](), net_of(name, "rayfl.testing.by_hand.tiny"), training, 3, Inline(execution=execution, device="cpu"))
+    made = Plan(METHODS[name](), net_of(name, TINY), training, 3, Inline(execution=execution, device="cpu"))
     made = replace(made, finetune=Finetune(epochs=1))
     there = replace(at(made, device), method=deepcopy(made.method))
     found = Run(Worker(there, DATA), Server(made, DATA))
@@ -95,7 +96,7 @@ def test_more_steps_do_not_make_the_device_wait(
     for epochs in (1, 3):
         training = Training(batch_size=8, epochs=epochs, momentum=0.5, clip=5.0, optimiser=SGD(nesterov=True))
         plan = Plan(
-            METHODS[name](), net_of(name, "rayfl.testing.by_hand.tiny"), training, 3, Inline(execution=execution, device="cpu")
+            METHODS[name](), net_of(name, TINY), training, 3, Inline(execution=execution, device="cpu")
         )
         with elsewhere() as everywhere:
             found = Run(Worker(at(plan, str(ELSEWHERE)), data), Server(plan, data))
