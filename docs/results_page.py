@@ -486,8 +486,12 @@ PFLLIB_ROWS = {
     "FedAvg-FT": ("FedAvg-FT", ""),
     "FedPer": ("FedPer", ""),
     "FedALA": ("FedALA", ""),
+    "FedBABU": ("FedBABU", ""),
+    "FedDBE": ("FedDBE", ""),
 }
 """Row -> the row of the run that has it, and the view; empty: the headline's."""
+PFLLIB_WHOLE = [*PFLLIB_ROWS][:-2]
+"""Rows that ran for all rounds that the page shows; the others ran for some."""
 PFLLIB_CURVES: dict[str, dict[str, list[float]]] = json.loads((FOLDER / "pfllib_curves.json").read_text())
 """Row -> ``rounds`` and ``accuracy``, pooled, in [0, 1], as PFLlib's own code prints them."""
 
@@ -497,12 +501,23 @@ def feddbe() -> Rows:
     head = ["", "reported, best round by test", "last round", "mean of the last five"]
     head += ["last round, mean of clients", "printed, best of up to 2,000 rounds"]
     found = [head]
-    for row, (source, view) in PFLLIB_ROWS.items():
+    for row in PFLLIB_WHOLE:
+        source, view = PFLLIB_ROWS[row]
         own = run("published_feddbe", source, PFLLIB)
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
         shown.append(own.shown("last", view, average="mean_clients"))
         found.append([row, *shown, *printed("published_feddbe", row, PFLLIB)])
     return found
+
+
+def feddbe_by_rounds() -> Rows:
+    """All rows of FedDBE's setting, in the rounds after which all of them were scored."""
+    runs = [
+        (row, run("published_feddbe", source, PFLLIB), view) for row, (source, view) in PFLLIB_ROWS.items()
+    ]
+    common = sorted(set.intersection(*(set(own.scored_rounds(view)) for _, own, view in runs)))
+    rows = [[row, *(cell(own.after(k, view)) for k in common)] for row, own, view in runs]
+    return [["", *(f"after round {k}" for k in common)], *rows]
 
 
 def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
@@ -922,6 +937,7 @@ def tables() -> dict[str, Rows]:
         "dcpfl fifth": dcpfl_fifth(),
         "niid_bench": niid_bench(),
         "published_feddbe": feddbe(),
+        "published_feddbe by rounds": feddbe_by_rounds(),
         "pfllib curves": pfllib_curves(),
         "embedded_methods": embedded(),
     }
