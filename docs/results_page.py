@@ -490,20 +490,24 @@ PFLLIB_ROWS = {
     "FedDBE": ("FedDBE", ""),
 }
 """Row -> the row of the run that has it, and the view; empty: the headline's."""
-PFLLIB_WHOLE = [*PFLLIB_ROWS][:-2]
-"""Rows that ran for all rounds that the page shows; the others ran for some."""
 PFLLIB_CURVES: dict[str, dict[str, list[float]]] = json.loads((FOLDER / "pfllib_curves.json").read_text())
 """Row -> ``rounds`` and ``accuracy``, pooled, in [0, 1], as PFLlib's own code prints them."""
 
 
+def feddbe_runs() -> dict[str, tuple[Run, str]]:
+    """Return row -> run and view, in FedDBE's setting, which is PFLlib's, on CIFAR-10."""
+    return {row: (run("published_feddbe", own, PFLLIB), view) for row, (own, view) in PFLLIB_ROWS.items()}
+
+
 def feddbe() -> Rows:
-    """FedDBE's setting, which is PFLlib's, on CIFAR-10."""
+    """The rows of FedDBE's setting that have run longest."""
     head = ["", "reported, best round by test", "last round", "mean of the last five"]
     head += ["last round, mean of clients", "printed, best of up to 2,000 rounds"]
-    found = [head]
-    for row in PFLLIB_WHOLE:
-        source, view = PFLLIB_ROWS[row]
-        own = run("published_feddbe", source, PFLLIB)
+    found, runs = [head], feddbe_runs()
+    longest = max(own.completed for own, _ in runs.values())
+    for row, (own, view) in runs.items():
+        if own.completed < longest:
+            continue
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
         shown.append(own.shown("last", view, average="mean_clients"))
         found.append([row, *shown, *printed("published_feddbe", row, PFLLIB)])
@@ -512,18 +516,15 @@ def feddbe() -> Rows:
 
 def feddbe_by_rounds() -> Rows:
     """All rows of FedDBE's setting, in the rounds after which all of them were scored."""
-    runs = [
-        (row, run("published_feddbe", source, PFLLIB), view) for row, (source, view) in PFLLIB_ROWS.items()
-    ]
-    common = sorted(set.intersection(*(set(own.scored_rounds(view)) for _, own, view in runs)))
-    rows = [[row, *(cell(own.after(k, view)) for k in common)] for row, own, view in runs]
+    runs = feddbe_runs()
+    common = sorted(set.intersection(*(set(own.scored_rounds(view)) for own, view in runs.values())))
+    rows = [[row, *(cell(own.after(k, view)) for k in common)] for row, (own, view) in runs.items()]
     return [["", *(f"after round {k}" for k in common)], *rows]
 
 
 def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
     """Return round -> accuracy with rayfl and with PFLlib's code, where both were scored."""
-    source, view = PFLLIB_ROWS[row]
-    own, other = run("published_feddbe", source, PFLLIB), PFLLIB_CURVES[row]
+    (own, view), other = feddbe_runs()[row], PFLLIB_CURVES[row]
     theirs = dict(zip(map(int, other["rounds"]), other["accuracy"]))
     return {k: (own.after(k, view), theirs[k]) for k in own.scored_rounds(view) if k in theirs}
 

@@ -39,7 +39,6 @@ from docs.results_page import (
     PFLLIB,
     PFLLIB_CURVES,
     PFLLIB_ROWS,
-    PFLLIB_WHOLE,
     T3_SEEDS,
     TABLES,
     UNVERIFIED,
@@ -51,6 +50,7 @@ from docs.results_page import (
     embedded,
     embedded_runs,
     embedded_values,
+    feddbe_runs,
     made,
     made_by,
     mean,
@@ -448,10 +448,10 @@ def niid() -> dict[str, str]:
 
 
 def feddbe_setting() -> dict[str, str]:
-    runs = {
-        row: (run("published_feddbe", source, PFLLIB), view) for row, (source, view) in PFLLIB_ROWS.items()
-    }
-    best = {row: runs[row][0].value("headline", runs[row][1]) for row in PFLLIB_WHOLE}
+    runs = feddbe_runs()
+    rounds = {row: own.completed for row, (own, _) in runs.items()}
+    assert rounds == dict.fromkeys(PFLLIB_ROWS, 200) | {"FedBABU": 150, "FedDBE": 150}
+    best = {row: own.value("headline", view) for row, (own, view) in runs.items() if rounds[row] == 200}
     known = [row for row in PFLLIB_ROWS if printed("published_feddbe", row, PFLLIB) != ["n/a"]]
     beside = paper("published_feddbe", known, PFLLIB)
     assert sorted(known, key=lambda row: best[row]) == sorted(known, key=lambda row: beside[row])
@@ -459,8 +459,6 @@ def feddbe_setting() -> dict[str, str]:
         row: max(abs(ours - theirs) for k, (ours, theirs) in pfllib_pairs(row).items() if k >= 20)
         for row in PFLLIB_CURVES
     }
-    rounds = {row: own.completed for row, (own, _) in runs.items()}
-    assert rounds == dict.fromkeys(PFLLIB_ROWS, 200) | {"FedBABU": 150, "FedDBE": 150}
     assert runs["FedBABU"][0].scored_rounds() == [50, 100, 150]
     after = {
         k: {row: own.after(k, view) for row, (own, view) in runs.items() if k >= 50 or row != "FedBABU"}

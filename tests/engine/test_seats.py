@@ -247,7 +247,8 @@ def test_it_is_not_kept_and_moves_no_later_round(tmp_path: Path) -> None:
         assert now["personal"] == leaning_now["global"] != leaning_now["personal"]
 
 
-def test_models_are_personalised_where_their_data_are(tmp_path: Path) -> None:
+def test_models_are_personalised_as_the_run_did(tmp_path: Path) -> None:
+    """Also if they were asked for without data."""
     small(tmp_path / "run", method=Leaning(), rounds=2, clients=4, participation=1.0).run()
     models, bare = load_models(tmp_path / "run"), load_models(tmp_path / "run", data=False)
     last = records_of(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]["personal"]["test"]["correct"]

@@ -18,6 +18,7 @@ from rayfl.methods.feddbe import FedDBE
 from rayfl.methods.fedfomo import LEAST_DISTANCE, FedFomo
 from rayfl.methods.perfedavg import PerFedAvg, _parts
 from rayfl.testing import method_checks
+from rayfl.testing.checks import TINY
 from rayfl.training import Batch, Client, Params, State, Training
 from tests.methods.test_baselines import (
     DATA,
@@ -35,7 +36,6 @@ from tests.support.by_hand import assert_same, federate, points
 from tests.support.federations import small
 from tests.support.refusals import refused
 
-TINY = "rayfl.testing.by_hand.tiny"
 IDENTITIES = "tests.support.by_hand.identities"
 X = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
 
