@@ -37,7 +37,6 @@ FIRST = r"""
 set -eu
 hostname "$NAME"
 mount -t proc proc /proc
-mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd
 aside=/mnt
@@ -174,8 +173,8 @@ class Host:
 def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Host]]]:
     """Make a desk and hosts that it reaches by SSH, as root, with the key ``~/.ssh/rayfl_cluster``.
 
-    Root's home folder and ``/tmp`` are empty at first, and the hosts, unlike the desk, do not have the
-    project. All see this Python's environment.
+    Root's home folder, ``/tmp`` and ``/dev/shm`` are empty at first, and the hosts, unlike the desk, do not
+    have the project. All see this Python's environment.
 
     Args:
         count: number of hosts.
@@ -188,9 +187,10 @@ def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Ho
     home = Path("~root").expanduser()
     key = work / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    hidden = [Path("/tmp"), Path("/dev/shm")]
     kept = [work, Path(sys.prefix), Path(sys.base_prefix)]
     with contextlib.ExitStack() as open_hosts:
-        desk = _start("desk", 1, home, "", [Path("/tmp"), home], [*kept, project])
+        desk = _start("desk", 1, home, "", [*hidden, home], [*kept, project])
         open_hosts.callback(desk.close)
         for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
             _network(desk, "link", "add", bridge, "type", "bridge")
@@ -199,7 +199,7 @@ def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Ho
         made = []
         for k in range(count):
             sshd = _sshd(work, f"host{k}", f"{PRIVATE}.{11 + k}", key)
-            host = _start(f"host{k}", 11 + k, home, sshd, [Path("/tmp"), home, project], kept)
+            host = _start(f"host{k}", 11 + k, home, sshd, [*hidden, home, project], kept)
             open_hosts.callback(host.close)
             for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
                 end = f"{bridge}{k}"
