@@ -189,16 +189,18 @@ def test_hosts_run_the_project_that_was_synced(cluster: Cluster) -> None:
         assert host.run("bash", "--login", "-c", ask).stdout == f"{host.home}/rayfl/rayfl/__init__.py\n"
 
 
+def sweep(output: Path, settings: dict[str, str], values: list[float]) -> str:
+    """Write a sweep over mu beside its output; return what runs it."""
+    base = {key: yaml.safe_load(value) for key, value in settings.items()}
+    space = {"sweep": output.name, "base": base, "search": {"method.mu": values}, "seeds": [0]}
+    file = output.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(space))
+    return f"python -m rayfl.tune {file} --address auto --output {output}"
+
+
 def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_path: Path) -> None:
-    space = {
-        "sweep": "two",
-        "base": {key: yaml.safe_load(value) for key, value in (OPTIONS | ENGINE).items()},
-        "search": {"method.mu": [0.1, 1.0]},
-        "seeds": [0],
-    }
-    (cluster.shared / "two.yaml").write_text(yaml.safe_dump(space))
     there = cluster.shared / "sweep"
-    cluster.ray("exec", f"python -m rayfl.tune {cluster.shared}/two.yaml --address auto --output {there}")
+    cluster.ray("exec", sweep(there, OPTIONS | ENGINE, [0.1, 1.0]))
     for k, mu in enumerate(["0.1", "1.0"]):
         [trial] = (there / "trials").glob(f"*={mu}/seed-0")
         alone = run_here(tmp_path / str(k), OPTIONS | {"method.mu": mu})
@@ -280,12 +282,8 @@ def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: P
 def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     """Two hosts are left, and there are two trials, of one actor that takes a whole host each."""
     values = [0.1, 0.5]
-    base = LONGER | ENGINE | {"engine.actors": "1"}
-    space = {"sweep": "lost", "base": base, "search": {"method.mu": values}, "seeds": [0]}
-    (cluster.shared / "lost.yaml").write_text(yaml.safe_dump(space))
     there = cluster.shared / "lost"
-    sweep = f"python -m rayfl.tune {cluster.shared}/lost.yaml --address auto --output {there}"
-    with cluster.running(sweep) as process:
+    with cluster.running(sweep(there, LONGER | ENGINE | {"engine.actors": "1"}, values)) as process:
         wait_until(lambda: sum(rounds_of(run) >= 3 for run in there.glob("trials/*/seed-0")) == 2, process)
         cluster.hosts[1].close()
     for k, mu in enumerate(values):
