@@ -189,7 +189,7 @@ def test_hosts_run_the_project_that_was_synced(cluster: Cluster) -> None:
         assert host.run("bash", "--login", "-c", ask).stdout == f"{host.home}/rayfl/rayfl/__init__.py\n"
 
 
-def sweep(output: Path, settings: dict[str, str], values: list[float]) -> str:
+def write_sweep(output: Path, settings: dict[str, str], values: list[float]) -> str:
     """Write a sweep over mu beside its output; return what runs it."""
     base = {key: yaml.safe_load(value) for key, value in settings.items()}
     space = {"sweep": output.name, "base": base, "search": {"method.mu": values}, "seeds": [0]}
@@ -200,7 +200,7 @@ def sweep(output: Path, settings: dict[str, str], values: list[float]) -> str:
 
 def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "sweep"
-    cluster.ray("exec", sweep(there, OPTIONS | ENGINE, [0.1, 1.0]))
+    cluster.ray("exec", write_sweep(there, OPTIONS | ENGINE, [0.1, 1.0]))
     for k, mu in enumerate(["0.1", "1.0"]):
         [trial] = (there / "trials").glob(f"*={mu}/seed-0")
         alone = run_here(tmp_path / str(k), OPTIONS | {"method.mu": mu})
@@ -283,7 +283,7 @@ def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) 
     """Two hosts are left, and there are two trials, of one actor that takes a whole host each."""
     values = [0.1, 0.5]
     there = cluster.shared / "lost"
-    with cluster.running(sweep(there, LONGER | ENGINE | {"engine.actors": "1"}, values)) as process:
+    with cluster.running(write_sweep(there, LONGER | ENGINE | {"engine.actors": "1"}, values)) as process:
         wait_until(lambda: sum(rounds_of(run) >= 3 for run in there.glob("trials/*/seed-0")) == 2, process)
         cluster.hosts[1].close()
     for k, mu in enumerate(values):

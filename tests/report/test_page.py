@@ -279,7 +279,7 @@ def test_a_browser_sorts_and_searches(tmp_path: Path) -> None:
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
-        "--single-process",  # several processes wait for each other, for minutes on a busy machine
+        "--single-process",  # with several, a start beside busy processes can take a minute or more
         f"--user-data-dir={tmp_path / 'own'}",
     ]
     shown = subprocess.run(
