@@ -8,7 +8,7 @@ ARGS ?=
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format docs docs-images clean
+.PHONY: help install run test test-all lint format docs docs-images clean
 
 help: ## Say what there is to make.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -30,9 +30,13 @@ lint: $(READY) ## Check style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(READY) ## Check style and types and build the documentation, then run the tests.
+test: $(READY) ## Check style and types and build the documentation, then run the quick tests.
 	$(MAKE) --no-print-directory --jobs 2 lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-all: ## The same with the slow tests: kills, several hosts, sweeps, every method on actors.
+	@echo "All tests take about an hour on two quiet cores; make test takes ten minutes."
+	$(MAKE) --no-print-directory test ARGS='-m "" $(ARGS)'
 
 format: $(READY) ## Put the code into the project's format.
 	$(BIN)/ruff check --fix .

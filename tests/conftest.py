@@ -10,6 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else actors wait while tests beside them work
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("rayfl", deadline=None)  # no clock decides, however busy the machine is
+settings.load_profile("rayfl")
 
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
