@@ -1,7 +1,7 @@
 """`sbatch slurm.sh` on a Slurm of two nodes, both on this machine: runs give the bytes of one process.
 
-It needs root and Debian's slurm-wlm and munge, and takes minutes: ``RAYFL_SLURM=1 python -m pytest
-tests/cluster/test_slurm.py``. The nodes are two daemons of Slurm on loopback.
+It takes minutes, and is skipped where root or Debian's slurm-wlm and munge are missing. The nodes are two
+daemons of Slurm on loopback.
 """
 
 import os
@@ -26,12 +26,7 @@ SCRIPT = ROOT / "examples" / "clusters" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
-if not os.environ.get("RAYFL_SLURM"):
-    pytest.skip("a Slurm takes minutes: RAYFL_SLURM=1 asks for one", allow_module_level=True)
-if os.geteuid() != 0:
-    pytest.skip("a Slurm cannot be started here: it needs root", allow_module_level=True)
-if absent := [name for name in DAEMONS if not shutil.which(name, path=PATH)]:
-    pytest.skip(f"Debian's slurm-wlm and munge are not there: {', '.join(absent)}", allow_module_level=True)
+pytestmark = pytest.mark.slow
 
 SETTINGS = """\
 ClusterName=rayfl
@@ -79,15 +74,8 @@ class Slurm:
 
     def batch(self, *options: str) -> list[str]:
         """Return what hands a script to Slurm, with a log in the shared folder."""
-        return [
-            "sbatch",
-            "--parsable",
-            "--time=30",
-            "--cpus-per-task=1",
-            "--output=%j.out",
-            *options,
-            str(SCRIPT),
-        ]
+        usual = ["--parsable", "--time=30", "--cpus-per-task=1", "--output=%j.out"]
+        return ["sbatch", *usual, *options, str(SCRIPT)]
 
 
 def free_ports(count: int) -> list[int]:
@@ -98,6 +86,10 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    if os.geteuid() != 0:
+        pytest.skip("a Slurm cannot be started here: it needs root")
+    if absent := [name for name in DAEMONS if not shutil.which(name, path=PATH)]:
+        pytest.skip(f"Debian's slurm-wlm and munge are not there: {', '.join(absent)}")
     folder = tmp_path_factory.mktemp("slurm")
     shared = tmp_path_factory.mktemp("shared")
     for part in (*folder.parents, folder):  # munge checks who can reach its socket
@@ -118,18 +110,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         "RAY_worker_niceness": "0",  # or a busy machine lets the actors wait for minutes
         "SLURM_CONF": str(settings),
     }
-    munged = [
-        "munged",
-        "--foreground",
-        "--force",
-        f"--key-file={folder}/key",
-        f"--socket={folder}/munge.socket",
-    ]
-    munged += [
-        f"--pid-file={folder}/munged.pid",
-        f"--log-file={folder}/munged.log",
-        f"--seed-file={folder}/seed",
-    ]
+    names = {"key-file": "key", "socket": "munge.socket", "pid-file": "munged.pid"}
+    names |= {"log-file": "munged.log", "seed-file": "seed"}
+    munged = ["munged", "--foreground", "--force", *(f"--{of}={folder}/{name}" for of, name in names.items())]
     daemons = [munged, ["slurmctld", "-D"], *(["slurmd", "-D", "-N", f"rayfl{k}"] for k in (0, 1))]
     with ExitStack() as running:
         for command in daemons:

@@ -1,8 +1,7 @@
 """`ray up cluster.yaml` on three hosts: a federation and a sweep there give the bytes that one host gives.
 
 The hosts are namespaces of this machine (hosts.py), and nothing of cluster.yaml is changed but what it says
-must be filled in. The test takes minutes and needs root and some of Debian's packages, so it runs where it is
-wanted: ``RAYFL_CLUSTER=1 python -m pytest tests/cluster``, and with ``RAYFL_CLUSTER=faults`` all of it.
+must be filled in. It takes minutes, and where root or some of Debian's packages are missing it is skipped.
 """
 
 import json
@@ -25,10 +24,7 @@ from tests.support.processes import rounds_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
-if not os.environ.get("RAYFL_CLUSTER"):
-    pytest.skip("three hosts take minutes: RAYFL_CLUSTER=1 asks for them", allow_module_level=True)
-if lack := missing():
-    pytest.skip(f"three hosts cannot be made here: {lack}", allow_module_level=True)
+pytestmark = pytest.mark.slow
 
 # Ray gives its parts 15 s to start, and here three hosts do so on one machine, which may have more to do.
 # Linux shares the processor among sessions, so each login asks for a larger share for its own; not every
@@ -89,6 +85,8 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if lack := missing():
+        pytest.skip(f"three hosts cannot be made here: {lack}")
     shared = tmp_path_factory.mktemp("shared")
     with hosts(3, shared, ROOT) as (desk, made):
         text = (ROOT / "cluster.yaml").read_text()
@@ -211,10 +209,6 @@ def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_pa
 # ---- faults, after which a host is left
 
 LONGER = OPTIONS | {"rounds": "12"}
-SLOW = pytest.mark.skipif(
-    os.environ["RAYFL_CLUSTER"] != "faults",
-    reason="it takes a minute or two until Ray knows what is lost: RAYFL_CLUSTER=faults asks for it",
-)
 
 
 @contextmanager
@@ -239,7 +233,6 @@ def start_ray_again(cluster: Cluster, host: Host) -> None:
     assert host.address in there.split()
 
 
-@SLOW
 def test_the_network_of_a_host_is_cut_for_a_moment(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "cut"
     with federation_under_way(cluster, there) as process:
@@ -250,7 +243,6 @@ def test_the_network_of_a_host_is_cut_for_a_moment(cluster: Cluster, tmp_path: P
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
 
 
-@SLOW
 def test_a_host_falls_silent(cluster: Cluster, tmp_path: Path) -> None:
     """Its cable is out until the run is over on the other two: nobody learns of it but by asking the host."""
     there = cluster.shared / "silent"
@@ -267,7 +259,6 @@ def test_a_host_falls_silent(cluster: Cluster, tmp_path: Path) -> None:
     assert [len(engine_lines(there)[k]["actors"]) for k in (0, -1)] == [3, 2]
 
 
-@SLOW
 def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "smaller"
     with federation_under_way(cluster, there):
@@ -278,7 +269,6 @@ def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: P
     assert [len(lines[k]["actors"]) for k in (0, -1)] == [3, 2]
 
 
-@SLOW
 def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     """Two hosts are left, and there are two trials, of one actor that takes a whole host each."""
     values = [0.1, 0.5]

@@ -69,24 +69,8 @@ def missing() -> str:
     absent = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=PATH)})
     if absent:
         return f"it needs Debian's {', '.join(absent)}"
-    tried = subprocess.run(
-        [
-            "unshare",
-            "--fork",
-            "--pid",
-            "--net",
-            "--mount",
-            "--uts",
-            "ip",
-            "link",
-            "add",
-            "rayfl",
-            "type",
-            "bridge",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    bridge = "unshare --fork --pid --net --mount --uts ip link add rayfl type bridge"
+    tried = subprocess.run(bridge.split(), capture_output=True, text=True)
     return f"it needs namespaces and bridges: {tried.stderr.strip()}" if tried.returncode else ""
 
 
