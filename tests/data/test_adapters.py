@@ -11,7 +11,6 @@ from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import FakeData
 
-from rayfl import run
 from rayfl.data import TEST, TRAIN, VAL, ByUser, HuggingFaceData, TorchvisionData, from_torchvision
 from rayfl.errors import BadData, BadValue, Damaged, Missing, Shortage, Unknown
 from tests.support.refusals import refused
@@ -21,12 +20,16 @@ def fake(size=20):
     return FakeData(size, (3, 8, 8), 2)
 
 
-def test_pictures_of_torchvision_keep_their_pixels():
+def test_pictures_of_torchvision_keep_their_pixels_also_by_name():
     data = from_torchvision(fake(), mean=[0.5] * 3, std=[0.5] * 3).load()
     assert data.inputs.dtype == np.uint8
     assert np.array_equal(data.inputs[3], np.asarray(fake()[3][0]).transpose(2, 0, 1))
     assert data.labels.tolist() == [int(label) for _, label in fake()]
     assert len(data.indices(TEST)) == 4
+    arguments = {"size": 20, "image_size": [3, 8, 8], "num_classes": 2}
+    found = TorchvisionData(path="torchvision.datasets.FakeData", arguments=arguments).load()
+    assert np.array_equal(found.inputs, data.inputs)
+    assert found.domain_names == ("FakeData",)
 
 
 def test_tensors_and_a_test_set():
@@ -62,13 +65,6 @@ def test_classes_of_later_parts_of_torchvision_go_by_their_names():
     for less in (pictured([0, 1], [0, 1, 1, 0]), TensorDataset(*pictured([0, 1, 2]).tensors)):
         with refused(BadData, "Arrays"):
             from_torchvision(less, pictured([0, 1, 2]))
-
-
-def test_torchvision_by_name_is_the_same_data():
-    arguments = {"size": 20, "image_size": [3, 8, 8], "num_classes": 2}
-    found = TorchvisionData(path="torchvision.datasets.FakeData", arguments=arguments).load()
-    assert np.array_equal(found.inputs, from_torchvision(fake()).load().inputs)
-    assert found.domain_names == ("FakeData",)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +154,12 @@ def test_classes_of_splits_of_hugging_face_go_by_their_names(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("options", "parts"),
-    [([], [4, 1, 2]), (["--data.test", "validation"], [4, 0, 1]), (["--data.val", "test"], [3, 2, 1])],
+    [({}, [4, 1, 2]), ({"test": "validation"}, [4, 0, 1]), ({"val": "test"}, [3, 2, 1])],
 )
-def test_published_splits_are_used_by_their_names(tmp_path: Path, options, parts, capsys):
-    root = write(tmp_path / "d", COLUMNS)
-    command = f"--data HuggingFaceData --data.root {root} --data.x x --clients 1 --rounds 1 --loggers []"
-    command += f" --net TokenMLP --net.vocabulary 9 --method FedAvg --engine Inline --output {tmp_path}/run"
-    assert run.main([*command.split(), *options]) == 0
-    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
-    (client,) = partition["clients"]
-    assert [client[split] for split in ("train", "val", "test")] == parts
-    assert partition["remarks"][0] in capsys.readouterr().out
+def test_published_splits_are_used_by_their_names(tmp_path: Path, options, parts):
+    data = HuggingFaceData(root=write(tmp_path / "d", COLUMNS), x="x", **options)
+    partition = data.federate(1, 0).describe()
+    assert [partition["clients"][0][split] for split in ("train", "val", "test")] == parts
     assert "'train' for training" in partition["remarks"][0]
 
 
@@ -190,11 +181,10 @@ def test_what_hugging_face_data_refuse(tmp_path: Path, options, kind, place):
 
 
 def test_a_split_of_hugging_face_without_samples(tmp_path: Path):
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_dict(COLUMNS)
-    datasets.DatasetDict({"train": made, "test": made.select([])}).save_to_disk(tmp_path / "d")
-    with refused(Damaged, "d"):
-        HuggingFaceData(root=str(tmp_path / "d"), test="test", x="x", users="who").load()
+    root, made = write(tmp_path / "d", COLUMNS), pytest.importorskip("datasets").Dataset.from_dict(COLUMNS)
+    made.select([]).save_to_disk(Path(root) / "test")
+    with refused(Damaged, root):
+        HuggingFaceData(root=root, x="x", users="who").load()
 
 
 @pytest.mark.parametrize("name", ["../../other.arrow", "/etc/passwd", "..", "", "a\\b", 3])
@@ -211,21 +201,14 @@ def test_files_of_hugging_face_lead_nowhere_else(tmp_path: Path, name):
         HuggingFaceData(root=str(tmp_path / "e"), x="x").load()
 
 
-def test_memory_of_hugging_face_data_is_looked_at_first(tmp_path: Path, monkeypatch):
-    root = write(tmp_path / "d", COLUMNS)
-    monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 10.0)
-    with refused(Shortage):
-        HuggingFaceData(root=root, x="x").load()
-
-
-def test_damaged_files_of_hugging_face(tmp_path: Path):
+def test_files_of_hugging_face_that_cannot_be_read(tmp_path: Path, monkeypatch):
     root = Path(write(tmp_path / "d", COLUMNS))
+    with monkeypatch.context() as patch, refused(Shortage):
+        patch.setattr("rayfl.system.memory.available_memory", lambda: 10.0)
+        HuggingFaceData(root=str(root), x="x").load()
     (root / "dataset_dict.json").write_text("{")
     with refused(Damaged, root):
         HuggingFaceData(root=str(root), x="x").load()
-
-
-def test_without_the_library(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with refused(Missing, "data"):
-        HuggingFaceData(root=str(tmp_path)).load()
+        HuggingFaceData(root=str(root)).load()

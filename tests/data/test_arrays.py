@@ -60,15 +60,14 @@ def test_a_part_is_for_testing_of_each_class_and_user():
 def test_samples_for_validation(tmp_path: Path):
     """They are used as they are given, and test samples are of the training samples alone."""
     data = Arrays(X[:40], Y[:40], x_val=X[40:], y_val=Y[40:], users=USERS[:40], users_val=USERS[:20])
-    small(tmp_path / "run", data=data, net=MLP(), clients=1, rounds=1).run()
-    (client,) = json.loads((tmp_path / "run" / "partition.json").read_text())["clients"]
-    assert (client["train"], client["val"], client["test"]) == (32, 20, 8)
+    divided = data.federate(1, 0)
+    assert [divided.counts(split).tolist() for split in ("train", "val", "test")] == [[32], [20], [8]]
     assert rows(data.load(), VAL) == {tuple(row) for row in X[40:]}
     np.savez(tmp_path / "train.npz", x=X[:40], y=Y[:40], who=USERS[:40])
     np.savez(tmp_path / "val.npz", x=X[40:], y=Y[40:], who=USERS[:20])
-    files = ArrayFiles(root=str(tmp_path), train="train.npz", val="val.npz", users="who")
-    assert files.load().origin.tolist() == data.load().origin.tolist()
-    assert rows(files.load(), VAL) == rows(data.load(), VAL)
+    files = ArrayFiles(root=str(tmp_path), train="train.npz", val="val.npz", users="who").load()
+    assert files.origin.tolist() == data.load().origin.tolist()
+    assert rows(files, VAL) == rows(data.load(), VAL)
 
 
 @pytest.mark.parametrize(
@@ -82,24 +81,24 @@ def test_samples_for_validation(tmp_path: Path):
         (Y, ["0", "1", "2"]),
     ],
 )
-def test_labels_are_names_of_classes(tmp_path: Path, capsys, y, names):
-    """Where they are not 0, 1, 2, ... the start says so; there are no classes between them."""
-    small(tmp_path / "run", data=Arrays(X, y), net=MLP(), clients=1, rounds=1, quiet=False).run()
-    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+def test_labels_are_names_of_classes(y, names):
+    """Where they are not 0, 1, 2, ... a remark says so; there are no classes between them."""
+    partition = Arrays(X, y).federate(1, 0).describe()
     assert partition["class_names"] == names
     remarks = partition.get("remarks", [])
     assert len(remarks) == (names != ["0", "1", "2"])
     assert all(f"in this order: {', '.join(names)}" in remark for remark in remarks)
-    assert all(remark in capsys.readouterr().out for remark in remarks)
 
 
-def test_pictures_whose_channels_come_last_are_warned_of(tmp_path: Path, caplog):
+def test_pictures_whose_channels_come_last_are_warned_of(tmp_path: Path, capsys, caplog):
     pictures = RNG.integers(0, 256, (20, 28, 28, 3)).astype(np.uint8)
-    for folder, x in (("last", pictures), ("first", pictures.transpose(0, 3, 1, 2))):
-        data = Arrays(x, np.arange(20) % 2)
-        small(tmp_path / folder, data=data, net=MLP(), clients=1, rounds=1).run()
-        partition = json.loads((tmp_path / folder / "partition.json").read_text())
-        assert len(partition.get("remarks", [])) == (folder == "last")
+    y = np.arange(20) % 2
+    assert "remarks" not in Arrays(pictures.transpose(0, 3, 1, 2), y).federate(1, 0).describe()
+    data = Arrays(pictures, y + 1)
+    small(tmp_path, data=data, net=MLP(), clients=1, rounds=1, quiet=False).run()
+    labels, channels = json.loads((tmp_path / "partition.json").read_text())["remarks"]
+    assert labels in capsys.readouterr().out
+    assert channels in caplog.text
     assert caplog.text.count("transpose(0, 3, 1, 2)") == 1
 
 
@@ -208,33 +207,20 @@ def test_run_and_resume(tmp_path: Path):
     assert bytes_of_run(part) == bytes_of_run(tmp_path / "whole")
 
 
-def test_arrays_reach_actors(tmp_path: Path, kept_actors):
-    """Two actors give what one process gives, byte for byte."""
-    federation(tmp_path / "inline").run()
-    federation(tmp_path / "ray", engine=Ray(actors=2)).run()
-    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
-
-
-def test_stacked_as_in_a_loop(tmp_path: Path):
-    """Vectors give the same losses, up to rounding."""
-    losses = []
-    for execution in ("loop", "stacked"):
-        run = federation(tmp_path / execution, engine=Inline(execution=execution)).run()
-        losses.append([r["loss"] for r in run.history.rounds])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_arrays_reach_actors(tmp_path: Path, kept_actors, mapped):
+    """Two actors, also where they share a folder's files, give what one process gives, byte for byte."""
+    changes = {"rounds": 1}
+    if mapped:
+        for name, array in {"x": X, "y": Y, "who": USERS}.items():
+            np.save(tmp_path / f"{name}.npy", array)
+        changes["data"] = ArrayFiles(train=str(tmp_path), users="who")
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
+        federation(tmp_path / name, **changes, engine=engine).run()
+    assert bytes_of_run(tmp_path / "inline", settings=False) == bytes_of_run(tmp_path / "ray", settings=False)
 
 
 # --- ArrayFiles
-
-
-def test_mapped_files_reach_actors(tmp_path: Path, kept_actors):
-    """Two actors that share a folder's arrays give what one process gives, byte for byte."""
-    for name, array in {"x": X, "y": Y, "who": USERS}.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    data = ArrayFiles(train=str(tmp_path), users="who")
-    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        federation(tmp_path / name, data=data, rounds=1, engine=engine).run()
-    assert bytes_of_run(tmp_path / "inline", settings=False) == bytes_of_run(tmp_path / "ray", settings=False)
 
 
 def saved(folder: Path, kind: str) -> ArrayFiles:
@@ -307,12 +293,9 @@ def test_an_index_of_pandas_is_no_input(tmp_path: Path, name):
     """Pandas writes the index of shuffled rows as a column; it may tell the class."""
     frame = pd.DataFrame({"age": X[:, 0], "weight": X[:, 1], "y": Y}).sample(frac=1, random_state=0)
     frame.rename_axis(name).to_parquet(tmp_path / "t.parquet")
-    dataset = ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+    dataset = ArrayFiles(train=str(tmp_path / "t.parquet"), users=name).load()
     assert np.array_equal(dataset.inputs, frame[["age", "weight"]].to_numpy())
-    if name:
-        users = ArrayFiles(train=str(tmp_path / "t.parquet"), users=name, test_fraction=0.2)
-        with refused(BadData, "data.partition"):
-            users.federate(None, 0)
+    assert name is None or len(dataset.user_names) == 60
 
 
 @pytest.mark.parametrize(("first", "inputs"), [(0, 1), (1, 1), (2, 2)])
@@ -322,34 +305,20 @@ def test_a_column_without_a_name_numbers_the_rows_from_0_or_1(tmp_path: Path, fi
     assert ArrayFiles(train=str(tmp_path / "t.parquet")).load().shape == (inputs,)
 
 
-@pytest.mark.parametrize("chosen", [None, "[patient, age, grams]", "[patient, age]"])
-def test_the_start_and_the_record_name_the_columns(tmp_path: Path, capsys, chosen):
+@pytest.mark.parametrize("chosen", [None, ["patient", "age", "grams"], ["patient", "age"]])
+def test_the_record_names_the_columns(tmp_path: Path, caplog, chosen):
     """A number of the row is left out; what may be one, or has another scale, is warned of by name."""
     numbers = {"Unnamed: 0": np.arange(60), "patient": RNG.permutation(60) + 7.0}
     columns = numbers | {"age": X[:, 0], "grams": 1e4 * X[:, 1], "y": Y}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    command = (
-        f"--data ArrayFiles --data.train {tmp_path}/t.parquet --net MLP --method FedAvg --engine Inline "
-    )
-    command += f"--rounds 1 --clients 2 --loggers [] --output {tmp_path}/run"
-    assert run.main([*command.split(), *(["--data.x", chosen] if chosen else [])]) == 0
-    told = capsys.readouterr()
-    remarks = json.loads((tmp_path / "run" / "partition.json").read_text())["remarks"]
-    used = chosen.strip("[]") if chosen else "patient, age, grams"
-    assert f"the inputs are the columns {used}\n" in told.out
-    assert remarks[0] == f"the inputs are the columns {used}"
-    assert ("'Unnamed: 0' numbers the rows" in told.out) == (chosen is None)
-    assert ("--data.x '[age, grams]'" in told.err) == (chosen is None)
-    assert ("'grams'" in told.err) == ("grams" in used)
-    assert all(line.removeprefix("warning: ") in remarks for line in told.err.splitlines())
-    assert json.loads((tmp_path / "run" / "partition.json").read_text())["shape"] == [used.count(",") + 1]
-
-
-@pytest.mark.parametrize("name", ["t.csv", "x.npy"])
-def test_files_of_other_kinds_are_told_as_such(tmp_path: Path, name):
-    (tmp_path / name).write_text("age,y\n50,1\n")
-    with refused(BadData, name):
-        ArrayFiles(train=str(tmp_path / name)).load()
+    partition = ArrayFiles(train=str(tmp_path / "t.parquet"), x=chosen).federate(2, 0).describe()
+    used = chosen or ["patient", "age", "grams"]
+    first, *others = partition["remarks"]
+    assert first == f"the inputs are the columns {', '.join(used)}"
+    assert any("'Unnamed: 0' numbers the rows" in each for each in others) == (chosen is None)
+    assert ("--data.x '[age, grams]'" in caplog.text) == (chosen is None)
+    assert ("'grams'" in caplog.text) == ("grams" in used)
+    assert partition["shape"] == [len(used)]
 
 
 class Array2D(pa.ExtensionType):
@@ -376,22 +345,30 @@ def test_columns_of_foreign_types_are_refused():
     assert "column 'x' holds extension" in str(caught.value)
 
 
+NO_ROWS = {"ids": pa.array([], pa.list_(pa.int64())), "y": pa.array([], pa.int64())}
+
+
 @pytest.mark.parametrize(
-    "values",
-    [pa.array([True, False]), pa.array([date(2020, 1, 1)] * 2), pa.array([Decimal("1.5")] * 2)],
-    ids=["bool", "date", "decimal"],
+    ("table", "place"),
+    [
+        *(
+            ({"a": values, "b": [1.0, 2.0], "y": [0, 1]}, "t.parquet")
+            for values in ([True, False], [date(2020, 1, 1)] * 2, [Decimal("1.5")] * 2)
+        ),
+        (NO_ROWS, "ArrayFiles: the training samples"),
+        ("t.csv", "t.csv"),
+        ("x.npy", "x.npy"),
+    ],
+    ids=["bool", "date", "decimal", "no rows", "csv", "npy"],
 )
-def test_columns_of_other_types_are_not_damaged(tmp_path: Path, values):
-    pq.write_table(pa.table({"a": values, "b": [1.0, 2.0], "y": [0, 1]}), tmp_path / "t.parquet")
-    with refused(BadData, "t.parquet"):
-        ArrayFiles(train=str(tmp_path / "t.parquet")).load()
-
-
-def test_lists_in_parquet_without_rows(tmp_path: Path):
-    table = {"ids": pa.array([], pa.list_(pa.int64())), "y": pa.array([], pa.int64())}
-    pq.write_table(pa.table(table), tmp_path / "t.parquet")
-    with refused(BadData, "ArrayFiles: the training samples"):
-        ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+def test_other_columns_and_files_are_bad_data_and_not_damaged(tmp_path: Path, table, place):
+    name = table if isinstance(table, str) else "t.parquet"
+    if isinstance(table, str):
+        (tmp_path / name).write_text("age,y\n50,1\n")
+    else:
+        pq.write_table(pa.table(table), tmp_path / name)
+    with refused(BadData, place):
+        ArrayFiles(train=str(tmp_path / name)).load()
 
 
 def test_files_from_the_command_line(tmp_path: Path):

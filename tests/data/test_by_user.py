@@ -1,18 +1,16 @@
 """A client per user."""
 
-import json
 import logging
 from dataclasses import replace
 
 import numpy as np
-import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import resumed
 from rayfl.data import IID, Arrays, ByUser, EmbeddedDigits, WriterDigits
-from rayfl.errors import BadValue, Conflict
-from rayfl.nets import MLP, LeNet
+from rayfl.errors import Conflict
+from rayfl.nets import MLP
 from tests.support.datasets import ORIGIN, assign, make_dataset
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -25,6 +23,7 @@ def with_users(users, seed=0, **counts):
     return replace(dataset, users=drawn, user_names=tuple(f"u{i}" for i in range(users)))
 
 
+@settings(max_examples=25)
 @given(users=st.integers(1, 12), clients=st.integers(1, 12), least=st.integers(1, 8), seed=st.integers(0, 99))
 def test_users_are_dealt_whole(users, clients, least, seed):
     dataset = with_users(users, seed)
@@ -48,9 +47,13 @@ def test_users_are_dealt_whole(users, clients, least, seed):
 
 
 def test_with_as_many_clients_as_users_client_i_is_user_i():
-    dataset = with_users(4)
-    for number, mine in enumerate(assign(ByUser(), dataset, 4)):
+    """Fewer get users by the seed."""
+    dataset = with_users(9)
+    for number, mine in enumerate(assign(ByUser(), dataset, 9)):
         assert set(dataset.users[np.concatenate([mine.train, mine.val, mine.test])]) == {number}
+    few = [assign(ByUser(), dataset, 3, seed) for seed in (0, 0, 1)]
+    owners = [[frozenset(dataset.users[mine.train]) for mine in each] for each in few]
+    assert owners[0] == owners[1] != owners[2]
 
 
 def test_the_record_names_the_users_of_a_client():
@@ -65,41 +68,20 @@ def test_the_record_names_the_users_of_a_client():
     assert all("users" not in client for client in shared + plain)
 
 
-def run_of_users(folder, **changes):
-    """Run 24 users of four samples each."""
+def test_every_user_is_a_client_unless_fewer_are_asked_for(tmp_path):
+    """24 users of four samples each; the configuration of a run names their number."""
     users = [f"patient {i}" for i in range(24) for _ in range(4)]
     x = np.random.default_rng(0).standard_normal((96, 3))
     data = Arrays(x, np.arange(96) % 2, users=users, test_fraction=0.5)
-    small(folder, **({"data": data, "clients": None, "net": MLP(), "quiet": False} | changes)).run()
-    partition = json.loads((folder / "partition.json").read_text())
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert config["clients"] == len(partition["clients"])
-    return len(partition["clients"]), partition.get("remarks", []), data
-
-
-def test_every_user_is_a_client_unless_fewer_are_asked_for(tmp_path, capsys):
-    clients, remarks, data = run_of_users(tmp_path / "all", rounds=2)
-    assert (clients, remarks) == (24, [])
-    assert "together" not in capsys.readouterr().out
-    resumed(tmp_path / "all", {"rounds": 4}, data=data).run()
-    run_of_users(tmp_path / "whole", rounds=4, clients=24)
+    small(tmp_path / "all", data=data, clients=None, net=MLP(), rounds=1).run()
+    resumed(tmp_path / "all", {"rounds": 2}, data=data).run()
+    small(tmp_path / "whole", data=data, clients=24, net=MLP(), rounds=2).run()
     assert bytes_of_run(tmp_path / "all") == bytes_of_run(tmp_path / "whole")
-    clients, remarks, _ = run_of_users(tmp_path / "few", clients=5)
-    (remark,) = remarks
-    assert clients == 5
-    assert remark.startswith("24 users are put together into 5 clients")
-    assert remark in capsys.readouterr().out
-    assert remark in (tmp_path / "few" / "run.log").read_text()
-    assert run_of_users(tmp_path / "shared", data=EmbeddedDigits(), net=LeNet())[:2] == (5, [])
-
-
-def test_fewer_clients_get_users_by_the_seed():
-    dataset = with_users(9)
-    owners = [
-        [frozenset(dataset.users[mine.train]) for mine in assign(ByUser(), dataset, 3, seed)]
-        for seed in (0, 0, 1)
-    ]
-    assert owners[0] == owners[1] != owners[2]
+    assert data.federate(None, 0).remarks == []
+    few = data.federate(5, 0)
+    assert len(few) == 5
+    assert few.remarks[0].startswith("24 users are put together into 5 clients")
+    assert len(EmbeddedDigits().federate(None, 0)) == 5
 
 
 def test_users_with_too_few_samples_are_named_by_number(caplog):
@@ -122,6 +104,4 @@ def test_users_with_too_few_samples_are_named_by_number(caplog):
 def test_data_without_users_are_refused():
     with refused(Conflict, "data.partition"):
         ByUser().assign(make_dataset([9], [6]), 2, np.random.default_rng(0))
-    with refused(BadValue, "data.partition.min_samples"):
-        ByUser(min_samples=0)
     assert len(IID().assign(with_users(3), 2, np.random.default_rng(0))) == 2

@@ -15,15 +15,9 @@ from tests.support.refusals import refused
 
 def of(inputs, **fields):
     n = len(inputs)
-    return Dataset(
-        inputs=inputs,
-        labels=np.zeros(n, np.int64),
-        domains=np.zeros(n, np.int64),
-        origin=np.zeros(n, np.uint8),
-        class_names=("0", "1"),
-        domain_names=("all",),
-        **fields,
-    )
+    names = {"class_names": ("0", "1"), "domain_names": ("all",)}
+    zeros = {"labels": np.zeros(n, np.int64), "domains": np.zeros(n, np.int64)}
+    return Dataset(inputs=inputs, **{"origin": np.zeros(n, np.uint8)} | zeros | names | fields)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +46,32 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
     assert y.shape == (2, 2)
 
 
+FLOATS = np.zeros((3, 2), np.float32)
+
+
 @pytest.mark.parametrize(
     ("inputs", "fields", "says"),
     [
         (np.zeros((3, 2), np.uint8), {}, "inputs must be images, uint8"),
+        (np.zeros((3, 1, 1), np.uint8), {}, "inputs must be images, uint8"),
         (np.zeros(3, np.float32), {}, "inputs must be images"),
         (np.zeros((3, 2), np.float64), {}, "not float64"),
         (np.zeros((3, 2), np.int32), {}, "not int32"),
         (np.full((3, 2), -1), {}, "token ids must be at least 0"),
-        (np.zeros((3, 2), np.float32), {"subclasses": np.array([0, -1, 0])}, "subclasses must lie in 0"),
+        (FLOATS, {"labels": np.zeros(2, np.int64)}, "labels must be"),
+        (FLOATS, {"labels": np.full(3, 2)}, "labels must lie in"),
+        (FLOATS, {"labels": np.zeros(3, np.int32)}, "labels must be"),
+        (FLOATS, {"domains": np.ones(3, np.int64)}, "domains must lie in"),
+        (FLOATS, {"origin": np.zeros(3, np.int64)}, "origin must be"),
+        (FLOATS, {"origin": np.full(3, 4, np.uint8)}, r"origin must lie in 0\.\.3"),
+        (FLOATS, {"superclasses": np.zeros(2, np.int64)}, "superclasses must be"),
+        (FLOATS, {"subclasses": np.zeros(3, np.int32)}, "subclasses must be"),
+        (FLOATS, {"subclasses": np.array([0, -1, 0])}, "subclasses must lie in 0"),
         (np.zeros((3, 1, 2, 2), np.float32), {"augment": "flip"}, "augment='flip' is none of"),
-        (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "inputs are no images"),
-        (np.zeros((3, 2), np.float32), {"users": np.zeros(2, np.int64)}, "users must be int64"),
-        (np.zeros((3, 2), np.float32), {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),
-        (
-            np.zeros((3, 2), np.float32),
-            {"users": np.array([0, 1, -1]), "user_names": ("a", "b")},
-            "users must lie in 0..1",
-        ),
+        (FLOATS, {"augment": "fedbn"}, "inputs are no images"),
+        (FLOATS, {"users": np.zeros(2, np.int64)}, "users must be int64"),
+        (FLOATS, {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),
+        (FLOATS, {"users": np.array([0, 1, -1]), "user_names": ("a", "b")}, "users must lie in 0..1"),
     ],
 )
 def test_what_is_no_dataset_is_refused(inputs, fields, says):
@@ -89,13 +91,6 @@ def test_what_is_no_dataset_is_refused(inputs, fields, says):
 def test_every_channel_has_its_mean_and_deviation(inputs, fields, kind, place):
     with refused(kind, place):
         of(inputs, **fields)
-
-
-def test_a_division_has_known_parts_only():
-    """Samples of another number would be in no part, and nobody would tell."""
-    dataset = make_dataset([3], [2])
-    with pytest.raises(ValueError, match=r"origin must lie in 0\.\.3"):
-        replace(dataset, origin=dataset.origin + np.uint8(2))
 
 
 def test_users_are_in_the_digest():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl.data import TEST, TRAIN, Dataset, DomainDirichlet
-from rayfl.errors import BadData, BadValue, Conflict, Unknown
+from rayfl.errors import BadData, Conflict, Unknown
 from tests.support.datasets import assign, make_dataset, matrix
 from tests.support.refusals import refused
 
@@ -44,7 +44,7 @@ def in_proportion(part, available):
     return [int(r * int(n)) for n in part]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=8)
 @given(
     per_class=st.lists(st.integers(60, 120), min_size=4, max_size=4),
     held_out=st.lists(st.integers(3, 40), min_size=4, max_size=4),
@@ -69,7 +69,7 @@ def test_each_client_has_a_part_of_its_domain(per_class, held_out, parts, alpha,
             assert test.tolist() == in_proportion(train, available)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=8)
 @given(parts=st.integers(1, 4), clients=st.integers(1, 8), seed=st.integers(0, 99))
 def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
     dataset = make_dataset([80] * 4, [60] * 4, domains=2)
@@ -140,119 +140,43 @@ def test_validation_samples_are_held_to_the_same_proportions():
         assert test.tolist() == in_proportion(train, [15] * 3)
 
 
-def test_smaller_alpha_is_more_uneven():
-    dataset = make_dataset([200] * 10, [50] * 10)
-
-    def distance(alpha):
-        found = []
-        for seed in range(3):
-            counts = matrix(
-                dataset, assign(DomainDirichlet(parts=3, alpha=alpha), dataset, 1, seed), "train"
-            )[0]
-            found.append(np.abs(counts / counts.sum() - 0.1).sum() / 2)
-        return np.mean(found)
-
-    assert distance(0.5) > distance(5.0) > distance(1000.0)
-    assert distance(1000.0) < 0.05
-
-
 def test_divisions_that_fail_early_do_not_change_what_is_drawn():
     """Class by class or whole divisions at a time: the same distribution."""
-    sizes, kept, found = np.array([30, 20, 25]), [], []
+    sizes, kept, tries = np.array([30, 20, 25]), [], 2_000
     rng = np.random.default_rng(1)
     cuts = DomainDirichlet(parts=2, alpha=1.0)._draw(sizes, rng)
     found = (cuts[:, :, 0] * sizes).astype(int)
-    for _ in range(5_000):
+    for shares in rng.dirichlet([1.0, 1.0], (tries, len(sizes))):
         held, cells = np.zeros(2, int), []
-        for size in sizes:
-            share = np.where(held * 2 >= sizes.sum(), 0, rng.dirichlet([1.0, 1.0]))
-            first = int(share[0] / share.sum() * size) if share.sum() else 0
+        for size, share in zip(sizes, shares):
+            open_share = np.where(held * 2 >= sizes.sum(), 0, share)
+            first = int(open_share[0] / open_share.sum() * size) if open_share.sum() else 0
             cells.append([first, size - first])
             held += cells[-1]
         if np.min(cells) >= 2:
             kept.append([first for first, _ in cells])
-    kept = np.array(kept)
-    assert abs(len(kept) / 5_000 - len(found) / 10_000) < 0.03
-    np.testing.assert_allclose(kept.mean(axis=0), found.mean(axis=0), atol=0.7)
-    np.testing.assert_allclose(kept.std(axis=0), found.std(axis=0), atol=0.7)
+    assert abs(len(kept) / tries - len(found) / 10_000) < 0.04
+    np.testing.assert_allclose(np.mean(kept, axis=0), found.mean(axis=0), atol=1)
+    np.testing.assert_allclose(np.std(kept, axis=0), found.std(axis=0), atol=1)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "parts", "alpha"),
+    ("options", "dataset", "kind", "place", "word"),
     [
-        ([223] * 10, 3, 0.3),  # three of the ten digits parts
-        (OFFICE["dslr"], 2, 1.0),
-        (OFFICE["dslr"], 2, 0.3),
-        ((269, 214, 228, 128, 178, 252, 274, 196, 176, 188), 5, 2.0),  # DomainNet, clipart
-    ],
-)
-def test_settings_of_the_papers_are_within_reach(sizes, parts, alpha):
-    dataset = make_dataset(list(sizes), [20] * 10)
-    clients_data = DomainDirichlet(parts=parts, alpha=alpha).assign(dataset, 1, np.random.default_rng(0))
-    assert matrix(dataset, clients_data, "train").min() >= 2
-
-
-@pytest.mark.parametrize(
-    ("partition", "dataset", "kind", "option", "word"),
-    [
-        (DomainDirichlet(chosen={"dlsr": 1}), office(), Unknown, ".chosen", "dlsr"),
-        (DomainDirichlet(thin={"x": 2}), office(), Unknown, ".thin", "x"),
-        (DomainDirichlet(whole_test=["x"]), office(), Unknown, ".whole_test", "x"),
-        (DomainDirichlet(parts=4), office(), BadData, "", "cannot be divided"),
+        ({"chosen": {"dlsr": 1}}, office(), Unknown, ".chosen", "dlsr"),
+        ({"thin": {"x": 2}}, office(), Unknown, ".thin", "x"),
+        ({"whole_test": ["x"]}, office(), Unknown, ".whole_test", "x"),
+        ({"parts": 4}, office(), BadData, "", "cannot be divided"),
+        ({"parts": 4, "alpha": 0.01}, make_dataset([50] * 10, [50] * 10), BadData, "", "2,000,000 tries"),
+        ({}, make_dataset([50] * 3, [50, 0, 50]), BadData, "", "no test samples of d0 of the class 1"),
         (
-            DomainDirichlet(parts=4, alpha=0.01),
-            make_dataset([50] * 10, [50] * 10),
-            BadData,
-            "",
-            "2,000,000 tries",
-        ),
-        (
-            DomainDirichlet(parts=2, alpha=1.0),
-            make_dataset([50] * 3, [50, 0, 50]),
-            BadData,
-            "",
-            "no test samples of d0 of the class 1",
-        ),
-        (
-            DomainDirichlet(parts=2, alpha=1.0),
-            pool_of({"a": [50, 50], "b": [0, 0]}, {"a": [9, 9], "b": [9, 9]}),
-            BadData,
-            "",
-            "domain b cannot be divided",
+            *({}, pool_of({"a": [50, 50], "b": [0, 0]}, {"a": [9, 9], "b": [9, 9]})),
+            *(BadData, "", "domain b cannot be divided"),
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused(partition, dataset, kind, option, word):
-    with refused(kind, f"data.partition{option}") as caught:
+def test_what_cannot_be_divided_is_refused(options, dataset, kind, place, word):
+    partition = DomainDirichlet(**{"parts": 2, "alpha": 1.0} | options)
+    with refused(kind, f"data.partition{place}") as caught:
         partition.assign(dataset, len(dataset.domain_names), np.random.default_rng(0))
     assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"parts": 0},
-        {"alpha": 0},
-        {"alpha": float("nan")},
-        {"min_cell": 0},
-        {"parts": 3, "chosen": {"real": 3}},
-        {"chosen": {"real": -1}},
-        {"thin": {"real": 0}},
-    ],
-)
-def test_impossible_values_are_refused(options):
-    with refused(BadValue, f"data.partition.{[*options][-1]}"):
-        DomainDirichlet(**options)
-
-
-def test_settings_are_recorded():
-    partition = DomainDirichlet(parts=5, alpha=2.0, chosen={"painting": 2, "quickdraw": 1})
-    assert partition.settings() == {
-        "name": "DomainDirichlet",
-        "parts": 5,
-        "alpha": 2.0,
-        "chosen": {"painting": 2, "quickdraw": 1},
-        "thin": None,
-        "whole_test": None,
-        "min_cell": 2,
-    }

@@ -1,6 +1,5 @@
 """Office-Caltech10, DomainNet, PACS and image folders, on small files in their layouts."""
 
-import json
 import os
 import pickle
 import shutil
@@ -9,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rayfl import run
-from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, DomainNet, ImageFolders, OfficeCaltech10
+from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, Dataset, DomainNet, ImageFolders, OfficeCaltech10
 from rayfl.data.sets.folders import divide_randomly, read_image
-from rayfl.errors import BadData, BadValue, Damaged, Missing
+from rayfl.errors import BadData, Damaged, Missing
 from tests.support.image_folders import colour, lists, write
 from tests.support.refusals import refused
 
@@ -94,13 +92,6 @@ def test_decoded_once_whatever_the_division(tmp_path, folder):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_other_files_are_left_alone(tmp_path):
-    root = office(tmp_path)
-    (root / "amazon" / "bike" / "Thumbs.db").write_bytes(b"x")
-    (root / "amazon" / ".DS_Store").write_bytes(b"x")
-    assert len(load(OfficeCaltech10, tmp_path)) == 240
-
-
 def test_scaled_with_antialiasing(tmp_path):
     rng = np.random.default_rng(0)
     picture = Image.fromarray(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8))
@@ -148,17 +139,12 @@ def test_lists_may_spell_folders_otherwise(tmp_path, as_lists):
     classes = ("backpack", *OfficeCaltech10.classes[1:])
     root = office(tmp_path, classes=classes)
     (root / "caltech").rename(root / "Caltech")
-    spelled = {"backpack": "back_pack"}
-    lists(
-        root,
-        OFFICE,
-        classes,
-        SIZES,
-        "somewhere/office_caltech_10",
-        as_lists=as_lists,
-        spelled=lambda name: spelled.get(name, name),
-    )
+    spelled = {"as_lists": as_lists, "spelled": lambda name: name.replace("backpack", "back_pack")}
+    lists(root, OFFICE, classes, SIZES, "somewhere/office_caltech_10", **spelled)
     assert counts(load(OfficeCaltech10, tmp_path)) == dict.fromkeys(OFFICE, (20, 16, 10))
+    (root / "caltech_test.pkl").unlink()
+    with refused(Missing, root / "caltech_test.pkl"):
+        load(OfficeCaltech10, tmp_path)
 
 
 def test_without_lists_stratified(tmp_path, caplog):
@@ -223,58 +209,42 @@ def test_damaged_lists(tmp_path, change, kind, place):
         load(OfficeCaltech10, tmp_path)
 
 
-def test_a_missing_list_is_named(tmp_path):
-    root = office(tmp_path)
-    lists(root, OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
-    (root / "caltech_test.pkl").unlink()
-    with refused(Missing, root / "caltech_test.pkl"):
-        load(OfficeCaltech10, tmp_path)
-
-
 # ---- FDSE's division
 
 
-def test_fdse_sizes(tmp_path):
+def test_fdse_sizes():
     """Of n images int(n / 5) are held out, half of them (down) for testing."""
-    from rayfl.data import Dataset
-
-    sizes = (1123, 958, 157, 295)
-    domains = np.repeat(np.arange(4), sizes)
-    n = len(domains)
+    sizes = {"caltech": 1123, "amazon": 958, "dslr": 157, "webcam": 295}
+    domains = np.repeat(np.arange(4), list(sizes.values()))
+    zeros = np.zeros(len(domains), np.int64)
     dataset = Dataset(
-        inputs=np.zeros((n, 1, 1, 1), np.uint8),
-        labels=np.zeros(n, np.int64),
-        domains=domains,
-        origin=np.zeros(n, np.uint8),
+        *(np.zeros((len(zeros), 1, 1, 1), np.float32), zeros, domains, zeros.astype(np.uint8)),
         class_names=("a",),
-        domain_names=("caltech", "amazon", "dslr", "webcam"),
-        mean=(0.0,),
-        std=(1.0,),
+        domain_names=tuple(sizes),
     )
     found = counts(divide_randomly(dataset, 2))
-    assert found == {
-        "caltech": (899, 112, 112),
-        "amazon": (767, 96, 95),
-        "dslr": (126, 16, 15),
-        "webcam": (236, 30, 29),
-    }
+    assert [*found.values()] == [(899, 112, 112), (767, 96, 95), (126, 16, 15), (236, 30, 29)]
 
 
 def test_fdse_follows_the_run_seed(tmp_path):
+    """What is drawn does not tell data apart."""
     office(tmp_path)
-    data = OfficeCaltech10(root=str(tmp_path), split="fdse", image_size=4, verify=False)
+    options = {"root": str(tmp_path), "split": "fdse", "image_size": 4, "verify": False}
+    data = OfficeCaltech10(**options)
     a, b, again = (data.federate(4, seed) for seed in (2, 4388, 2))
     assert [s.domain for s in a.clients] == [0, 1, 2, 3]
     assert np.array_equal(a.dataset.origin, again.dataset.origin)
     assert not np.array_equal(a.dataset.origin, b.dataset.origin)
-    assert counts(a.dataset) == {
-        "caltech": (56, 7, 7),
-        "amazon": (48, 6, 6),
-        "dslr": (40, 5, 5),
-        "webcam": (48, 6, 6),
-    }
-    own = OfficeCaltech10(root=str(tmp_path), split="fdse", image_size=4, verify=False, seed=2)
-    assert np.array_equal(own.federate(4, 7).dataset.origin, a.dataset.origin)
+    sizes = {"caltech": (56, 7, 7), "amazon": (48, 6, 6), "dslr": (40, 5, 5), "webcam": (48, 6, 6)}
+    assert counts(a.dataset) == sizes
+    own = OfficeCaltech10(**options, seed=2).federate(4, 7)
+    assert np.array_equal(own.dataset.origin, a.dataset.origin)
+    assert a.contents == b.contents == own.contents
+    assert a.contents["published"] == OfficeCaltech10.published
+    assert a.contents["images"]["dslr"] == 10 * SIZES[2]
+    office(tmp_path / "other", per_class=(6, 7, 5, 7))
+    other = OfficeCaltech10(**options | {"root": str(tmp_path / "other")}).federate(4, 0)
+    assert other.contents["sha256"] != a.contents["sha256"]
     with refused(Damaged, tmp_path / "office_caltech_10"):
         load(OfficeCaltech10, tmp_path, split="fdse", verify=True)
 
@@ -285,11 +255,10 @@ def test_domainnet_official_lists(tmp_path, caplog):
     root = write(tmp_path / "DomainNet", names, DomainNet.classes, (4,) * 6)
     assert counts(load(DomainNet, tmp_path, split="fdse"))["real"] == (32, 4, 4)
     assert "all images of the folders" in caplog.text
+    numbered = list(enumerate(DomainNet.classes))
     for domain in names:
         for part, ks in (("train", (0, 1)), ("test", (2,))):
-            rows = [
-                f"{domain}/{c}/frame_{k:04d}.png {i}" for i, c in enumerate(DomainNet.classes) for k in ks
-            ]
+            rows = [f"{domain}/{c}/frame_{k:04d}.png {i}" for i, c in numbered for k in ks]
             rows.insert(3, f"{domain}/aircraft_carrier/{domain}_1.png 345")
             (root / f"{domain}_{part}.txt").write_text("\n".join(rows) + "\n")
     dataset = load(DomainNet, tmp_path, split="fdse")
@@ -328,6 +297,11 @@ def test_a_missing_domain_or_class_is_named(tmp_path):
 
 
 def test_root_is_needed_and_must_hold_domains(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        with refused(BadData, tmp_path / "empty"):
+            load(ImageFolders, tmp_path / "empty")
+        (tmp_path / "empty" / "day").mkdir(exist_ok=True)
     with refused(Missing, "data.root"):
         PACS().load()
     with refused(Missing, tmp_path / "no"):
@@ -336,27 +310,13 @@ def test_root_is_needed_and_must_hold_domains(tmp_path):
         PACS(root=str(tmp_path)).load()
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", b"half"])
+@pytest.mark.parametrize("content", [b"not an image", b"half"])
 def test_a_damaged_image_is_named(tmp_path, folder, content):
     path = office(tmp_path) / "dslr" / "mug" / "frame_0001.png"
     path.write_bytes(path.read_bytes()[:45] if content == b"half" else content)
     with refused(Damaged, path):
         load(OfficeCaltech10, tmp_path)
     assert list(folder.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (OfficeCaltech10, {"split": "own"}),
-        (DomainNet, {"scale": "half"}),
-        (PACS, {"image_size": 0}),
-        (ImageFolders, {"split": "fedbn"}),
-    ],
-)
-def test_wrong_options(kind, options):
-    with refused(BadValue, f"data.{next(iter(options))}"):
-        kind(root="X", **options)
 
 
 @pytest.mark.parametrize(
@@ -394,33 +354,24 @@ def test_image_folders(tmp_path):
 
 
 @pytest.mark.parametrize("left", ["no folder", "an empty folder"])
-def test_a_domain_without_a_class_and_an_image_that_is_there_twice(tmp_path, left, capsys):
+def test_a_domain_without_a_class_and_an_image_that_is_there_twice(tmp_path, left, caplog):
     """A hospital may lack a class; a copy of a picture may be for training and for testing."""
     root = write(tmp_path / "data", ("north", "south"), ("ill", "well"), (10, 10))
     shutil.rmtree(root / "south" / "ill")
     if left == "an empty folder":
         (root / "south" / "ill").mkdir()
     shutil.copy(root / "north" / "ill" / "frame_0000.png", root / "north" / "ill" / "frame_0000 (1).png")
-    command = (
-        f"--data ImageFolders --data.root {root} --data.image_size 32 --clients 2 --rounds 1 --loggers []"
-    )
-    command += f" --net LeNet --method FedAvg --engine Inline --output {tmp_path}/run"
-    assert run.main(command.split()) == 0
-    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
-    assert [[n > 0 for n in client["labels"]["train"]] for client in partition["clients"]] == [
-        [True, True],
-        [False, True],
-    ]
+    partition = ImageFolders(root=str(root), image_size=4).federate(2, 0).describe()
+    held = [[n > 0 for n in client["labels"]["train"]] for client in partition["clients"]]
+    assert held == [[True, True], [False, True]]
     lacks, copies = partition["remarks"]
-    told = capsys.readouterr()
     assert lacks == "domain south has no images of class ill"
-    assert lacks in told.out
     assert copies.startswith("1 of 31 images are copies of others")
     assert "frame_0000 (1).png" in copies
-    assert copies in told.err
+    assert copies in caplog.text
 
 
-@pytest.mark.parametrize("names", [("кот", "пёс"), ("猫", "犬"), ("छ", "छि"), ("+", "-")])
+@pytest.mark.parametrize("names", [("кот", "пёс"), ("छ", "छि"), ("+", "-")])
 def test_folders_are_told_apart_in_any_script(tmp_path, names):
     """The images of one class do not stand in for those of another one that is missing."""
     write(tmp_path, ("a", "b"), names, (5, 5))
@@ -461,28 +412,21 @@ def test_what_is_no_image_is_left_out_with_a_warning(tmp_path, caplog):
     assert counts(load(ImageFolders, tmp_path)) == {"a": (8, 0, 2)}
     assert "ImageFolders: 2 files or folders among the images are left out, such as" in caplog.text
     assert "more.avif" in caplog.text
+    (tmp_path / "a" / "cat" / "more.png").symlink_to(tmp_path / "gone.png")  # named, and not left out
+    with refused(Missing, "more.png"):
+        load(ImageFolders, tmp_path)
 
 
 def test_what_systems_leave_among_images_is_skipped_in_silence(tmp_path, caplog):
     """An archive made on a Mac has ``._1.png`` beside 1.png, and the same again in ``__MACOSX``."""
-    write(tmp_path / "data", ["a", "b"], ["x", "y"], [5, 5])
-    wanted = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache")).load().digest()
+    write(tmp_path, ["a", "b"], ["x", "y"], [5, 5])
+    wanted = load(ImageFolders, tmp_path).digest()
     for place in ("__MACOSX/a/x", ".cache/x", "a/__MACOSX", "a/x", "b/y"):
-        folder = tmp_path / "data" / place
-        folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
         for name in ("._frame_0000.png", ".DS_Store", "Thumbs.db", "desktop.ini"):
-            (folder / name).write_bytes(b"\0\5\x16\7")
-    again = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache")).load()
-    assert again.digest() == wanted
+            (tmp_path / place / name).write_bytes(b"\0\5\x16\7")
+    assert load(ImageFolders, tmp_path).digest() == wanted
     assert not caplog.text
-
-
-def test_a_link_to_an_image_that_is_gone(tmp_path):
-    """It is named, and not left out."""
-    write(tmp_path, ("a",), ("cat", "dog"), (5,))
-    (tmp_path / "a" / "cat" / "more.png").symlink_to(tmp_path / "gone.png")
-    with refused(Missing, "more.png"):
-        load(ImageFolders, tmp_path)
 
 
 def test_image_folders_of_one_domain(tmp_path):
@@ -505,28 +449,3 @@ def test_folders_of_a_division_are_domains_with_a_warning(tmp_path, caplog):
     write(tmp_path, ("day",), ("cat", "dog"), (5,))
     load(ImageFolders, tmp_path)
     assert not caplog.text
-
-
-def test_image_folders_without_folders(tmp_path):
-    with refused(BadData, tmp_path):
-        load(ImageFolders, tmp_path)
-    (tmp_path / "day").mkdir()
-    with refused(BadData, tmp_path):
-        load(ImageFolders, tmp_path)
-
-
-def test_a_random_division_does_not_tell_data_apart(tmp_path):
-    root = office(tmp_path / "a")
-    records = [
-        OfficeCaltech10(root=str(root), image_size=4, verify=False, split="fdse", seed=data_seed)
-        .federate(4, seed)
-        .describe()
-        for seed, data_seed in ((0, None), (7, None), (0, 3))
-    ]
-    assert len({json.dumps(record["clients"]) for record in records}) == 3
-    (contents,) = {json.dumps(record["pool"], sort_keys=True) for record in records}
-    assert json.loads(contents)["published"] == OfficeCaltech10.published
-    assert json.loads(contents)["images"]["dslr"] == 10 * SIZES[2]
-    other = office(tmp_path / "b", per_class=(6, 7, 5, 7))
-    changed = OfficeCaltech10(root=str(other), image_size=4, verify=False, split="fdse").federate(4, 0)
-    assert changed.contents["sha256"] != json.loads(contents)["sha256"]

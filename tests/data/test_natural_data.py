@@ -3,14 +3,13 @@
 import json
 
 import numpy as np
-import pytest
 from sklearn.datasets import load_digits
 
 from rayfl import Federation, Inline, Ray
-from rayfl.data import IID, TEST, TRAIN, Dirichlet, LEAFFiles, WriterDigits
+from rayfl.data import TEST, TRAIN, LEAFFiles, WriterDigits
 from rayfl.data.sets.leaf_files import CHARACTERS, encoded
 from rayfl.data.sets.writer_digits import STARTS
-from rayfl.errors import BadValue, Conflict
+from rayfl.errors import Conflict
 from rayfl.methods import FedAvg
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run
@@ -45,12 +44,6 @@ def test_rows_of_a_form():
     for client in WriterDigits().federate(14, 0).clients:
         assert sorted(dataset.labels[client.train]) == list(range(10))
         assert client.train.max() < client.test.min()
-
-
-@pytest.mark.parametrize("labelled", [9, 101])
-def test_impossible_numbers_of_digits_are_refused(labelled):
-    with refused(BadValue, "data.labelled"):
-        WriterDigits(labelled=labelled)
 
 
 def test_actors_give_what_one_process_gives(tmp_path, kept_actors):
@@ -95,8 +88,9 @@ def numbers(*values, y=None):
 
 
 def test_numbers_of_leaf(tmp_path):
-    train = [leaf(b=numbers(0.1, 0.2, y=[3, 1])), leaf(a=numbers(0.3))]
+    train = [leaf(b=numbers(0.1, 0.2, y=[3.0, 1.0])), leaf(a=numbers(0.3))]
     data = write_leaf(tmp_path, train, [leaf(a=numbers(0.4, 0.5), c=numbers(0.6))])
+    (tmp_path / "train" / "._0.json").write_bytes(b"\0\5\x16\7")  # what systems leave is skipped
     dataset = data.load()
     np.testing.assert_array_equal(dataset.inputs[:, 0], np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32))
     assert dataset.inputs.dtype == np.float32
@@ -124,16 +118,3 @@ def test_text_of_leaf(tmp_path):
     assert [spelled(x) for x in dataset.inputs[:2]] == speech["x"]
     assert spelled(dataset.labels[:2]) == ", "
     assert dataset.classes == 97
-
-
-def test_other_partitions_take_data_with_users():
-    for partition in (IID(), Dirichlet(min_samples=0)):
-        divided = WriterDigits(partition=partition).federate(3, 0)
-        assert divided.counts("train").sum() == 140
-
-
-def test_labels_of_leaf_may_be_written_with_a_point(tmp_path):
-    """And what systems leave among the files is skipped."""
-    data = write_leaf(tmp_path, [leaf(a=numbers(1, 2, y=[0.0, 1.0]))], [leaf(a=numbers(3, y=[1.0]))])
-    (tmp_path / "train" / "._0.json").write_bytes(b"\0\5\x16\7")
-    assert data.load().labels.tolist() == [0, 1, 1]

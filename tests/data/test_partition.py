@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
 from rayfl.data.partitions import dirichlet as partition_module
-from rayfl.errors import BadData, BadValue, Conflict
+from rayfl.errors import BadData, Conflict
 from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 from tests.support.refusals import refused
 
@@ -21,6 +21,7 @@ datasets = st.builds(
 )
 
 
+@settings(max_examples=25)
 @given(dataset=datasets, clients=st.integers(1, 12), seed=st.integers(0, 99))
 def test_iid_deals_everything_evenly(dataset, clients, seed):
     clients_data = assign(IID(), dataset, clients, seed)
@@ -38,12 +39,11 @@ def test_iid_deals_everything_evenly(dataset, clients, seed):
     "partition",
     [IID(), DomainPerClient(), DomainDirichlet(parts=4, alpha=1.0, whole_test=["d0"], min_cell=1)],
 )
-@pytest.mark.parametrize("seed", range(3))
-def test_parts_are_dealt_in_the_same_order_of_clients(partition, seed):
+def test_parts_are_dealt_in_the_same_order_of_clients(partition):
     """Whoever has a sample more in one part has it in the other, if the parts have the same classes."""
     counts = [15, 13, 18]
     dataset = make_dataset([60] * 3 if isinstance(partition, DomainDirichlet) else counts, counts, val=counts)
-    clients_data = assign(partition, dataset, 4, seed)
+    clients_data = assign(partition, dataset, 4)
     test = matrix(dataset, clients_data, "test")
     assert spread(test) == 1
     assert (matrix(dataset, clients_data, "val") == test).all()
@@ -51,6 +51,7 @@ def test_parts_are_dealt_in_the_same_order_of_clients(partition, seed):
         assert (matrix(dataset, clients_data, "train") == test).all()
 
 
+@settings(max_examples=25)
 @given(dataset=datasets, clients=st.integers(1, 12), seed=st.integers(0, 99))
 def test_domain_per_client(dataset, clients, seed):
     clients_data = assign(DomainPerClient(), dataset, clients, seed)
@@ -86,17 +87,15 @@ def test_different_seeds_give_different_partitions():
     "partition",
     [IID(), Dirichlet(alpha=100.0), Pathological(), Pathological(split="pooled"), DomainPerClient()],
 )
-@given(seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=10)
-def test_samples_are_shuffled_before_they_are_dealt(partition, seed):
+def test_samples_are_shuffled_before_they_are_dealt(partition):
     """Of the samples of a class, a client gets neither a piece in their order nor every n-th one."""
-    dataset = make_dataset([4000] * 4, [2000] * 4, domains=2)
-    client_data = assign(partition, dataset, 4, seed, published=False)[0]
+    dataset = make_dataset([400] * 4, [200] * 4, domains=2)
+    client_data = assign(partition, dataset, 4, published=False)[0]
     for part in ("train", "test"):
         got = client_data.split(part)
         alike = (dataset.labels == dataset.labels[got[0]]) & (dataset.domains == dataset.domains[got[0]])
         places = np.flatnonzero(np.isin(np.flatnonzero(alike & (dataset.origin == ORIGIN[part])), got))
-        assert len(places) > 10
+        assert len(places) > 5
         assert len(set(np.diff(places))) > 1
 
 
@@ -109,7 +108,7 @@ def test_a_shard_knows_its_domain_only_if_it_has_one():
 # ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=12)
 @given(
     alpha=st.sampled_from([0.1, 0.3, 1.0, 100.0]),
     clients=st.integers(1, 6),
@@ -177,17 +176,6 @@ def test_who_holds_exactly_an_equal_share_takes_no_more():
     assert not len(found)  # part 0 has nothing of class 1
     found = DomainDirichlet(parts=2, min_cell=1)._draw(np.array([25, 17]), Drawn((0.8, 0.2), (0.5, 0.5)))
     assert (found[:, :, 0] == [0.8, 0.5]).all()
-
-
-def test_dirichlet_gets_more_even_with_alpha():
-    dataset = make_dataset([200] * 10, [50] * 10)
-
-    def distance(alpha):
-        counts = matrix(dataset, assign(Dirichlet(alpha=alpha), dataset, 5), "train")
-        return np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).sum(axis=1).mean() / 2
-
-    assert distance(0.05) > distance(1) + 0.1 > distance(1000) + 0.2
-    assert distance(1000) < 0.05
 
 
 def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
@@ -264,28 +252,11 @@ def test_impossible_partitions_are_refused(partition, clients, kind, option, mes
     assert not caplog.records  # the error says all
 
 
-@pytest.mark.parametrize(
-    ("cls", "option", "value"),
-    [
-        (Dirichlet, "alpha", 0),
-        (Dirichlet, "alpha", -1.0),
-        (Dirichlet, "alpha", float("nan")),
-        (Dirichlet, "alpha", float("inf")),
-        (Dirichlet, "min_samples", -1),
-        (Pathological, "classes_per_client", 0),
-        (Pathological, "split", "official"),
-    ],
-)
-def test_impossible_values_are_refused(cls, option, value):
-    with refused(BadValue, f"data.partition.{option}"):
-        cls(**{option: value})
-
-
 # --- Pathological
 # ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=15)
 @given(
     setting=st.sampled_from([(2, 10), (1, 5), (5, 10), (2, 4), (10, 10)]),
     blocks=st.integers(1, 5),
@@ -319,31 +290,25 @@ def test_pathological_invariants_where_s_divides_the_classes(setting, blocks, pe
 
 
 @pytest.mark.parametrize(
-    ("s", "classes", "clients"),
-    [(4, 10, 50), (6, 10, 10), (8, 10, 100), (3, 10, 20), (30, 100, 50), (70, 100, 10)],
+    ("s", "classes", "clients"), [(4, 10, 50), (6, 10, 10), (3, 10, 20), (30, 100, 50), (70, 100, 10)]
 )
-def test_pathological_distinct_never_gives_a_class_twice(s, classes, clients):
-    for seed in range(5):
-        picks = Pathological(classes_per_client=s)._pick(classes, clients, np.random.default_rng(seed))
-        assert all(len({c for c, _ in mine}) == s for mine in picks)
-        owners = np.bincount([c for mine in picks for c, _ in mine], minlength=classes)
-        assert (owners == s * clients // classes).all()
-        totals = np.zeros(classes)
-        for c, share in (pick for mine in picks for pick in mine):
-            totals[c] += share
-        np.testing.assert_allclose(totals, 1)
+def test_only_without_distinct_a_class_is_given_twice(s, classes, clients):
+    for distinct in (True, False):
+        partition = Pathological(classes_per_client=s, distinct=distinct)
+        tries = [partition._pick(classes, clients, np.random.default_rng(seed)) for seed in range(5)]
+        assert all(len(mine) == s for picks in tries for mine in picks)
+        doubled = any(len({c for c, _ in mine}) < s for picks in tries for mine in picks)
+        assert doubled == (not distinct)
+        for picks in tries:
+            owners = np.bincount([c for mine in picks for c, _ in mine], minlength=classes)
+            assert (owners == s * clients // classes).all()
+            totals = np.zeros(classes)
+            for c, share in (pick for mine in picks for pick in mine):
+                totals[c] += share
+            np.testing.assert_allclose(totals, 1)
 
 
-def test_pathological_without_distinct_may_give_a_class_twice():
-    doubled = 0
-    for seed in range(20):
-        picks = Pathological(classes_per_client=6, distinct=False)._pick(10, 10, np.random.default_rng(seed))
-        assert all(len(mine) == 6 for mine in picks)
-        doubled += sum(len({c for c, _ in mine}) < 6 for mine in picks)
-    assert doubled > 0
-
-
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(
     setting=st.sampled_from([(2, 10, 20), (1, 5, 5), (4, 10, 5), (3, 4, 8), (4, 4, 3)]),
     per_class=st.integers(100, 300),
@@ -375,9 +340,8 @@ def test_pooled_divides_classes_eight_to_one_to_one(setting, per_class, distinct
 
 def test_pooled_mixes_the_published_parts():
     dataset = make_dataset([300] * 4, [300] * 4)
-    for client_data in assign(
-        Pathological(classes_per_client=2, split="pooled"), dataset, 4, published=False
-    ):
+    partition = Pathological(classes_per_client=2, split="pooled")
+    for client_data in assign(partition, dataset, 4, published=False):
         for part in ORIGIN:
             assert 0.2 < (dataset.origin[client_data.split(part)] == TRAIN).mean() < 0.8
 

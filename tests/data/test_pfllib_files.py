@@ -177,21 +177,6 @@ def test_an_export_has_the_same_clients_inputs_and_labels(tmp_path, layout):
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == {"num_clients": 3, "num_classes": 4}
 
 
-def test_token_ids_are_written_as_they_are(tmp_path):
-    x = np.arange(60).reshape(20, 3)
-    write_pfllib_files(Arrays(x, np.arange(20) % 2).federate(2, 0), tmp_path / "out")
-    read = PFLlibFiles(root=str(tmp_path / "out")).load()
-    assert read.inputs.dtype == np.int64
-    assert sorted(read.inputs.tolist()) == x.tolist()
-
-
-def test_what_pfllib_lacks_is_said(tmp_path, caplog):
-    write_pfllib_files(pictures(val_fraction=0.5).federate(2, 0), tmp_path / "out")
-    assert len(caplog.records) == 1
-    assert "24 validation samples" in caplog.text
-    assert len(PFLlibFiles(root=str(tmp_path / "out")).load()) == 36
-
-
 def test_the_command_exports_what_a_run_would_use(tmp_path, capsys):
     options = ["--data", "Synthetic", "--data.train", "90", "--data.test", "30", "--data.shape", "[1,2,2]"]
     path = tmp_path / "out"
@@ -206,7 +191,17 @@ def test_the_command_exports_what_a_run_would_use(tmp_path, capsys):
         assert main(["export", str(path), *options]) == 2
 
 
-def test_clients_that_pfllib_cannot_load_are_refused(tmp_path):
+def test_what_pfllib_lacks_is_said_or_refused(tmp_path, caplog):
+    """Token ids are written as they are, validation samples are not, and all clients need test samples."""
+    x = np.arange(60).reshape(20, 3)
+    data = Arrays(x, np.arange(20) % 2, val_fraction=0.5)
+    write_pfllib_files(data.federate(2, 0), tmp_path / "ids")
+    assert len(caplog.records) == 1
+    assert "8 validation samples" in caplog.text
+    read = PFLlibFiles(root=str(tmp_path / "ids")).load()
+    assert read.inputs.dtype == np.int64
+    assert len(read) == 12
+    assert {*map(tuple, read.inputs.tolist())} < {*map(tuple, x.tolist())}
     division = tmp_path / "division.json"
     division.write_text(json.dumps({"clients": [{"train": [0], "test": [1]}, {"train": [2]}]}))
     data = pictures(partition=FromFile(path=str(division))).federate(2, 0)

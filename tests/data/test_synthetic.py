@@ -5,7 +5,7 @@ import pytest
 
 import rayfl.data.sets.synthetic as synthetic
 from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
-from rayfl.errors import BadValue, Shortage
+from rayfl.errors import Shortage
 from rayfl.system import memory
 from tests.support.refusals import refused
 
@@ -68,31 +68,9 @@ def test_little_memory_beside_the_result():
     assert peak < 1.3 * images.nbytes
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"train": 0},
-        {"test": 0},
-        {"classes": 1},
-        {"domains": 0},
-        {"shape": (3, 0, 8)},
-        {"noise": -1.0},
-        {"noise": float("nan")},
-        {"dtype": "float16"},
-    ],
-)
-def test_impossible_values_are_refused(options):
-    with refused(BadValue, f"data.{next(iter(options))}"):
-        Synthetic(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"train": 10**11}, {"classes": 10**8}, {"shape": (3, 10**6, 10**6)}],
-    ids=["images", "classes", "sizes"],
-)
-def test_what_does_not_fit_into_memory_is_refused_at_once(monkeypatch, options):
+def test_what_does_not_fit_into_memory_is_refused_at_once(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 1e9)
-    with refused(Shortage):
-        Synthetic(**options).load()
+    for options in ({"train": 10**11}, {"classes": 10**8}, {"shape": (3, 10**6, 10**6)}):
+        with refused(Shortage):
+            Synthetic(**options).load()
     Synthetic(train=20, test=10).load()

@@ -66,10 +66,23 @@ def batches(run: Run, client: int, epochs: int) -> list[Tensor]:
     return found
 
 
+def loss_of(x: Tensor, y: Tensor, modules: Sequence[nn.Module]) -> Tensor:
+    return F.cross_entropy(sum(module(x) for module in modules), y)  # type: ignore[arg-type]
+
+
 def loss_on_test(run: Run, client: int, *modules: nn.Module) -> float:
     x, y = run.worker.examples.batch(torch.from_numpy(np.array(run.worker.data.clients[client].test)))
     with torch.no_grad():
-        return float(F.cross_entropy(sum(module.eval()(x) for module in modules), y))  # type: ignore[arg-type]
+        return float(loss_of(x, y, [module.eval() for module in modules]))
+
+
+def train(run: Run, client: int, modules: Sequence[nn.Module], trained: Sequence[nn.Parameter]) -> None:
+    """Take the steps of one epoch of plain SGD with the sum of the modules' scores."""
+    for batch in batches(run, client, 1):
+        loss = loss_of(*run.worker.examples.batch(batch), modules)
+        with torch.no_grad():
+            for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+                p -= 0.1 * g
 
 
 # ---- the steps
@@ -109,21 +122,12 @@ def test_it_is_sgd_of_pytorch(part: Any, execution: Any) -> None:
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
 def test_a_sum_of_two_nets_is_trained_as_a_sum(execution: Any) -> None:
-    method = FedCO2(intra="none", inter="none")
-    run = federate(method, DATA, TINY, 1, execution=execution)
+    run = federate(FedCO2(intra="none", inter="none"), DATA, TINY, 1, execution=execution)
     for i, score in tuned(run, [[0, 1, 2, 3]]).items():
         state = run.clients[-1][i]
-        pair = [
-            plain(run, i, run.server.state["weights"].merge(state["own"])),
-            plain(run, i, state["offline"]),
-        ]
-        both = [p for module in pair for p in module.train().parameters()]
-        for batch in batches(run, i, 1):
-            x, y = run.worker.examples.batch(batch)
-            gradients = torch.autograd.grad(F.cross_entropy(pair[0](x) + pair[1](x), y), both)
-            with torch.no_grad():
-                for p, g in zip(both, gradients, strict=True):
-                    p -= 0.1 * g
+        weights = (run.server.state["weights"].merge(state["own"]), state["offline"])
+        pair = [plain(run, i, w).train() for w in weights]
+        train(run, i, pair, [p for module in pair for p in module.parameters()])
         assert score.loss == pytest.approx(loss_on_test(run, i, *pair), abs=1e-12)
 
 
@@ -147,18 +151,11 @@ def test_a_learning_rate_of_its_own_follows_no_schedule() -> None:
 
 
 def test_clients_with_nets_of_their_own() -> None:
+    """By the head, and no distance to a prototype."""
     run = federate(FedProto(), DATA, [TINY, WIDER], 1)
-    scores = tuned(run, [[0, 1, 2, 3]], part="head")
-    for i, score in scores.items():
-        assert score.loss is not None  # by the head, and no distance to a prototype
+    for i, score in tuned(run, [[0, 1, 2, 3]], part="head").items():
         module = plain(run, i, run.clients[-1][i]["weights"]).eval()
-        head = [p for n, p in module.named_parameters() if "head" in n]
-        for batch in batches(run, i, 1):
-            x, y = run.worker.examples.batch(batch)
-            gradients = torch.autograd.grad(F.cross_entropy(module(x), y), head)
-            with torch.no_grad():
-                for p, g in zip(head, gradients, strict=True):
-                    p -= 0.1 * g
+        train(run, i, [module], [p for n, p in module.named_parameters() if "head" in n])
         assert score.loss == pytest.approx(loss_on_test(run, i, module), abs=1e-12)
 
 
@@ -173,6 +170,7 @@ def test_a_client_that_has_never_trained_starts_from_what_it_counts_by() -> None
 # ---- runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, LeNet()), "rounds": 1}
@@ -186,7 +184,7 @@ def test_every_method(tmp_path: Path, name: str) -> None:
 def test_nothing_else_changes(tmp_path: Path) -> None:
     """Neither other views, nor what clients and server hold, nor checkpoints of runs without it."""
     for name, finetune in (("with", Finetune(epochs=2)), ("without", Finetune())):
-        small(tmp_path / name, method=Ditto(), finetune=finetune).run()
+        small(tmp_path / name, method=Ditto(), finetune=finetune, rounds=2).run()
     with_it, without = (records_of(tmp_path / name) for name in ("with", "without"))
     for record in with_it:
         assert record["evaluation"]["after_aggregation"].pop("finetuned")
@@ -200,29 +198,24 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kept_actors")
-@pytest.mark.parametrize("execution", ["loop", "stacked"])
-def test_any_number_of_actors(tmp_path: Path, execution: Any) -> None:
+def test_any_number_of_actors(tmp_path: Path) -> None:
     """Few clients train in a round and all are fine-tuned, so that states travel."""
-    engines = (
-        Inline(execution=execution, stack=3),
-        *(Ray(actors=n, execution=execution, stack=3) for n in (1, 3)),
-    )
-    found = []
-    for k, engine in enumerate(engines):
-        tuning = Finetune(epochs=1, of="personal")
-        small(tmp_path / f"{k}", engine=engine, method=Ditto(), rounds=3, finetune=tuning).run()
+    found, tuning = [], Finetune(epochs=1, of="personal")
+    for k, engine in enumerate((Inline(stack=3), Ray(actors=2, stack=3))):
+        small(tmp_path / f"{k}", engine=engine, method=Ditto(), rounds=2, finetune=tuning).run()
         found.append(bytes_of_run(tmp_path / f"{k}"))
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def test_resumed(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "finetune": Finetune(epochs=1), "rounds": 4}
-    small(tmp_path / "whole", **settings).run()
-    small(tmp_path / "split", **settings | {"rounds": 2}).run()
-    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
+    settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "finetune": Finetune(epochs=1), "rounds": 2}
+    small(tmp_path / "whole", **settings, checkpoint_every=1).run()
+    small(tmp_path / "split", **settings | {"rounds": 1}, checkpoint_every=1).run()
+    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_faults_change_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes, drivers and disks are lost, also while clients are fine-tuned."""
     plain_small = faults.small
@@ -287,25 +280,23 @@ class Named(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "place"),
+    ("method", "options", "headline", "kind", "place"),
     [
-        (FedAvg(), {"of": "personal"}, "finetune.of"),
-        (FedBN(), {"of": "global"}, "finetune.of"),
-        (Local(), {"of": "global"}, "finetune.of"),
-        (Named(), {}, "finetune.epochs"),
+        (FedAvg(), {"of": "personal"}, {}, Conflict, "finetune.of"),
+        (FedBN(), {"of": "global"}, {}, Conflict, "finetune.of"),
+        (Local(), {"of": "global"}, {}, Conflict, "finetune.of"),
+        (Named(), {}, {}, Conflict, "finetune.epochs"),
+        (FedAvg(), {"epochs": 0}, {"view": "finetuned"}, Unknown, "protocol.view"),
+        (FedAvg(), {}, {"view": "finetuned", "point": "after_training"}, Unknown, "protocol.view"),
     ],
 )
-def test_models_that_there_are_not(tmp_path: Path, method: Method, options: Any, place: str) -> None:
-    with refused(Conflict, place):
-        small(tmp_path / "run", method=method, finetune=Finetune(epochs=1, **options)).run()
+def test_models_and_headlines_that_there_are_not(
+    tmp_path: Path, method: Method, options: Any, headline: Any, kind: Any, place: str
+) -> None:
+    changes: dict[str, Any] = {"method": method, "protocol": evaluation.Default(**headline)}
+    with refused(kind, place):
+        small(tmp_path / "run", **changes, finetune=Finetune(**{"epochs": 1} | options)).run()
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("point", "epochs"), [("after_aggregation", 0), ("after_training", 1)])
-def test_a_headline_that_there_is_not(tmp_path: Path, point: Any, epochs: int) -> None:
-    protocol = evaluation.Default(view="finetuned", point=point)
-    with refused(Unknown, "protocol.view"):
-        small(tmp_path / "run", protocol=protocol, finetune=Finetune(epochs=epochs)).run()
 
 
 def test_options_without_effect_are_refused() -> None:

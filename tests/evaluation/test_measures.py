@@ -22,7 +22,7 @@ from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
-from tests.support.federations import bytes_of_run, federation_from, records_of, small
+from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
 pytest.importorskip("torchmetrics")
@@ -98,43 +98,30 @@ def test_own_functions_spoil_nothing_for_others(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("names", "kind"),
+    ("name", "kind", "word"),
     [
-        (["f2"], Unknown),
-        (["no_such_module.f"], Unknown),
-        (["tests.support.metrics.nothing"], Unknown),
-        (["tests.support.metrics.CONSTANT"], BadCode),
-        (["tests.support.nets.Net"], BadCode),
-        (["os.system"], BadValue),
-        ([3], BadValue),
+        ("f2", Unknown, ""),
+        ("no_such_module.f", Unknown, ""),
+        ("tests.support.metrics.nothing", Unknown, ""),
+        ("tests.support.metrics.CONSTANT", BadCode, ""),
+        ("tests.support.nets.Net", BadCode, ""),
+        ("os.system", BadValue, ""),
+        (3, BadValue, ""),
+        ("tests.support.metrics.raises", BadCode, "ZeroDivisionError"),
+        ("tests.support.metrics.leaves", BadCode, "SystemExit"),
+        ("tests.support.metrics.vector", BadCode, "a number"),
+        ("tests.support.metrics.text", BadCode, "a number"),
+        ("tests.support.metrics.remembers", BadCode, "not the same twice"),
+        ("torchmetrics.functional.f1_score", BadCode, "TypeError"),
     ],
 )
 def test_bad_metrics_are_refused_before_anything_starts(
-    tmp_path: Path, names: list[Any], kind: type[UserError]
+    tmp_path: Path, name: Any, kind: type[UserError], word: str
 ) -> None:
-    with refused(kind, "metrics"):
-        small(tmp_path / "run", metrics=names).run()
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("tests.support.metrics.raises", "ZeroDivisionError"),
-        ("tests.support.metrics.leaves", "SystemExit"),
-        ("tests.support.metrics.vector", "a number"),
-        ("tests.support.metrics.text", "a number"),
-        ("tests.support.metrics.remembers", "not the same twice"),
-        ("torchmetrics.functional.f1_score", "TypeError"),
-    ],
-)
-def test_functions_that_are_no_metrics_are_refused_before_anything_starts(
-    tmp_path: Path, name: str, word: str
-) -> None:
-    with refused(BadCode, f"metric {name}") as caught:
+    with refused(kind, f"metric {name}" if word else "metrics") as caught:
         small(tmp_path / "run", metrics=[name]).run()
     assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert not word or "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -149,18 +136,17 @@ def test_the_trial_has_the_labels_of_the_clients(tmp_path: Path) -> None:
     federation.check(federation.federated_data())
 
 
-@pytest.mark.parametrize(
-    ("metric", "classes", "warned"), [("auroc", 2, True), ("auroc", 10, False), ("accuracy", 2, False)]
-)
 def test_the_start_names_what_counts_classes_that_a_client_lacks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, metric: str, classes: int, warned: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With two classes of ten, the area of torchmetrics is 0.2 for perfect scores: eight count as 0."""
-    name = f"torchmetrics.functional.classification.multiclass_{metric}"
-    data = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=classes))
-    federation = small(tmp_path / "run", data=data, clients=10, metrics=[name])
-    federation.check(federation.federated_data())
-    assert (f"metric {name} counts classes" in caplog.text and "get 0.2 for it" in caplog.text) == warned
+    for metric, classes, warned in (("auroc", 10, 0), ("accuracy", 2, 0), ("auroc", 2, 1)):
+        name = f"torchmetrics.functional.classification.multiclass_{metric}"
+        data = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=classes))
+        federation = small(tmp_path / "run", data=data, clients=10, metrics=[name])
+        federation.check(federation.federated_data())
+        assert caplog.text.count(f"metric {name} counts classes") == warned
+    assert "get 0.2 for it" in caplog.text
 
 
 def test_torchmetrics_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,35 +168,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return measured(tmp_path_factory.mktemp("measured") / "run").run()
 
 
-def test_metrics_stand_beside_loss_and_change_nothing_else(run: Result, tmp_path: Path) -> None:
-    small(tmp_path / "plain", rounds=3).run()
-    found = records_of(run.folder)
+def stripped(folder: Path, names: list[str]) -> Any:
+    """Return a run's records without these metrics, which all scores have."""
+    found = records_of(folder)
     for record in found:
         for view in record["evaluation"]["after_aggregation"].values():
             for score in view.values():
-                assert set(score) == {"correct", "loss", *ALL}
-                for name in ALL:
-                    assert len(score.pop(name)) == 12
-    assert found == records_of(tmp_path / "plain")
+                assert set(score) == {"correct", "loss", *names}
+                assert {len(score.pop(name)) for name in names} == {12}
+    return found
 
 
-def test_metrics_are_in_tables(run: Result) -> None:
+def test_metrics_stand_beside_loss_and_change_nothing_else(run: Result, tmp_path: Path) -> None:
+    small(tmp_path / "plain", rounds=3).run()
+    assert stripped(run.folder, ALL) == records_of(tmp_path / "plain")
+    assert '"measures"' not in (tmp_path / "plain" / "summary.json").read_text()
+    for folder, metrics in (("loop", []), ("stacked", ["f1"])):
+        stack = Inline(execution="stacked")
+        small(tmp_path / folder, rounds=1, metrics=metrics, engine=stack).run()
+    assert stripped(tmp_path / "stacked", ["f1"]) == records_of(tmp_path / "loop")
+
+
+def test_metrics_are_in_tables_and_logged(run: Result) -> None:
     table = run.clients
     assert list(table.columns[-5:]) == ["loss", *sorted(ALL)]
     last = table[(table["round"] == 2) & (table["part"] == "test")]
-    means = run.rounds.iloc[-1]
+    means, logged = run.rounds.iloc[-1], scalars(records_of(run.folder)[-1], run.history.population)
     for name in ALL:
         assert means[f"{name}/test/after_aggregation/global"] == pytest.approx(last[name].mean())
-    again = Result.load(run.folder)
-    assert again.clients.equals(table)
+    assert logged["f1/test/after_aggregation/global/mean"] == pytest.approx(
+        last[last["view"] == "global"]["f1"].mean()
+    )
+    assert Result.load(run.folder).clients.equals(table)
     assert list(pd.read_parquet(run.folder / "clients.parquet").columns) == list(table.columns)
-
-
-def test_metrics_are_logged(run: Result) -> None:
-    record = records_of(run.folder)[-1]
-    values = scalars(record, run.history.population)
-    f1 = [x for x in record["evaluation"]["after_aggregation"]["global"]["test"]["f1"] if x is not None]
-    assert values["f1/test/after_aggregation/global/mean"] == pytest.approx(float(np.mean(f1)))
 
 
 def test_undefined_values_are_null_and_in_no_mean(tmp_path: Path) -> None:
@@ -235,28 +225,20 @@ def test_views_that_are_no_logits_have_f1_alone(tmp_path: Path) -> None:
 
 def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
     """Of clients that were not sampled the latest ones stay, also over a resume."""
-    measured(tmp_path / "whole", protocol=FediOS()).run()
-    measured(tmp_path / "cut", protocol=FediOS(), rounds=2).run()
-    resumed(tmp_path / "cut", {"rounds": 3}).run()
+    measured(tmp_path / "whole", protocol=FediOS(), rounds=2).run()
+    measured(tmp_path / "cut", protocol=FediOS(), rounds=1).run()
+    with pytest.raises(UserError, match="metrics"):
+        resumed(tmp_path / "cut", {"rounds": 2, "metrics": ["f1"]}).run()
+    resumed(tmp_path / "cut", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "cut") == bytes_of_run(tmp_path / "whole")
     score = records_of(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
     assert [x is None for x in score["f1"]] == [x is None for x in score["correct"]]
 
 
+@pytest.mark.usefixtures("kept_actors")
 def test_the_same_bytes_on_actors(run: Result, tmp_path: Path) -> None:
     measured(tmp_path / "ray", engine=Ray(actors=2)).run()
     assert bytes_of_run(tmp_path / "ray") == bytes_of_run(run.folder)
-
-
-def test_the_same_bytes_stacked(tmp_path: Path) -> None:
-    for folder, metrics in (("plain", []), ("measured", ["f1"])):
-        small(tmp_path / folder, rounds=2, metrics=metrics, engine=Inline(execution="stacked")).run()
-    found = records_of(tmp_path / "measured")
-    for record in found:
-        for view in record["evaluation"]["after_aggregation"].values():
-            for score in view.values():
-                assert score.pop("f1")
-    assert found == records_of(tmp_path / "plain")
 
 
 def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
@@ -266,15 +248,6 @@ def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
     assert config.pop("metrics") == []
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     assert resumed(tmp_path / "run", {"rounds": 2}).run().complete
-
-
-def test_a_resumed_run_keeps_its_metrics(run: Result) -> None:
-    with pytest.raises(UserError, match="metrics"):
-        resumed(run.folder, {"rounds": 4, "metrics": ["f1"]}).run()
-
-
-def test_metrics_on_the_command_line() -> None:
-    assert federation_from(["--metrics", "[f1, auroc]"]).metrics == ["f1", "auroc"]
 
 
 @pytest.mark.parametrize("column", [[0.5], "0.5", ["x"] * 12, [1e300] * 12])
@@ -329,8 +302,3 @@ def test_metrics_in_the_summary(run: Result) -> None:
     assert headline["measures"].keys() == set(ALL)
     said = [line for line in sentences(summary) if line.startswith("Further metrics")]
     assert f", f1 {headline['measures']['f1']:.4f}, " in said[0]
-
-
-def test_without_metrics_the_summary_names_none(tmp_path: Path) -> None:
-    small(tmp_path / "run", rounds=1).run()
-    assert '"measures"' not in (tmp_path / "run" / "summary.json").read_text()

@@ -45,37 +45,35 @@ def lines(path):
     return list(read_lines(path))
 
 
-def test_a_partition_that_is_not_one_is_refused(folder):
-    path = folder.path / "partition.json"
-    path.write_text(json.dumps(partition(4) | {"clients": [{"train": -1}]}))
-    with refused(Damaged, path):
-        read_history(folder.path)
-
-
 def test_a_finished_run_leaves_these_files(tmp_path):
     run = write_run(tmp_path / "run")
-    assert {p.name for p in run.iterdir()} == {
-        "config.yaml",
-        "environment.json",
-        "metrics.jsonl",
-        "engine.jsonl",
-        "partition.json",
-        "clients.parquet",
-        "summary.json",
-    }
+    kept = {"config.yaml", "environment.json", "metrics.jsonl", "engine.jsonl", "partition.json"}
+    assert {p.name for p in run.iterdir()} == {*kept, "clients.parquet", "summary.json"}
     assert json.loads((run / "partition.json").read_text()) == partition(6)
     assert (run / "config.yaml").read_text().startswith("method:\n")
+    (run / "partition.json").write_text(json.dumps(partition(4) | {"clients": [{"train": -1}]}))
+    with refused(Damaged, run / "partition.json"):
+        read_history(run)
 
 
 def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    RunFolder.create(tmp_path / "empty", "rounds: 1\n")
-    for used in (tmp_path, tmp_path / "empty", tmp_path / "empty" / "config.yaml"):
-        with refused(InUse, used):
+    """Only a run is offered for resuming."""
+    run, other = tmp_path / "empty", tmp_path / "other"
+    for folder in (run, other):
+        folder.mkdir()
+    RunFolder.create(run, "rounds: 1\n")
+    (other / "letter.txt").write_text("")
+    for used in (tmp_path, run, run / "config.yaml", other, other / "letter.txt"):
+        with refused(InUse, used) as caught:
             check_unused(used)
+        assert str(caught.value).endswith(f"the run that is there with --resume {run}") == (used == run)
+        assert ("--resume" in str(caught.value)) == (used == run)
         with refused(InUse, used):
             RunFolder.create(used, "rounds: 2\n")
-    assert (tmp_path / "empty" / "config.yaml").read_text() == "rounds: 1\n"
+    assert (run / "config.yaml").read_text() == "rounds: 1\n"
+    with refused(BadValue, "other/letter.txt/run"):
+        check_unused(other / "letter.txt" / "run")
+    check_unused(tmp_path / "new" / "run")
 
 
 @pytest.mark.parametrize("kind", ["table", "sweep"])
@@ -99,11 +97,8 @@ def test_a_folder_without_a_configuration_is_free(tmp_path):
     """A folder is free where a run ended before its configuration was written."""
     with no_room_beyond(20_000), refused(Shortage, "run/config.yaml"):
         RunFolder.create(tmp_path / "run", "#" * 30_000)
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {
-        "environment.json",
-        "metrics.jsonl",
-        "engine.jsonl",
-    }
+    left = {"environment.json", "metrics.jsonl", "engine.jsonl"}
+    assert {p.name for p in (tmp_path / "run").iterdir()} == left
     RunFolder.create(tmp_path / "run", "rounds: 1\n")
     assert (tmp_path / "run" / "config.yaml").read_text() == "rounds: 1\n"
 
@@ -206,28 +201,24 @@ def test_a_value_that_json_cannot_hold_is_a_programming_error(folder):
     assert (folder.path / "engine.jsonl").read_bytes() == b""
 
 
-def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path):
+@pytest.mark.parametrize("torn", [b'{"cohort":[1,2],"ro', None])
+def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path, torn):
+    """A last line without its end is torn even if it reads well."""
     run = write_run(tmp_path / "run", rounds=10, stop_after=7)
     before = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    with (run / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"cohort":[1,2],"ro')
+    content = b"".join([*before, torn] if torn else [*before])
+    (run / "metrics.jsonl").write_bytes(content if torn else content[:-1])
+    assert [line["round"] for line in lines(run / "metrics.jsonl")] == [*range(7 if torn else 6)]
     with (run / "engine.jsonl").open("ab") as file:
         file.write(b'{"event":"actor lost"}\n{"round":7')
+    for place, problem in ((tmp_path, Missing), (run / "metrics.jsonl", Damaged)):
+        with refused(problem, place):
+            RunFolder.resume(run if problem is Damaged else tmp_path, 9)
     folder = RunFolder.resume(run, 5)
     assert (run / "metrics.jsonl").read_bytes() == b"".join(before[:5])
     assert [line.get("round") for line in lines(run / "engine.jsonl")] == [0, 1, 2, 3, 4, None]
     folder.append_metrics(record(5, partition(6), evaluate=True))
     assert len(lines(run / "metrics.jsonl")) == 6
-
-
-def test_a_last_line_without_its_end_is_torn(tmp_path):
-    """A last line without its end is torn even if it reads well."""
-    run = write_run(tmp_path / "run", stop_after=3)
-    whole = (run / "metrics.jsonl").read_bytes()
-    (run / "metrics.jsonl").write_bytes(whole[:-1])
-    assert [line["round"] for line in lines(run / "metrics.jsonl")] == [0, 1]
-    RunFolder.resume(run, 2)
-    assert (run / "metrics.jsonl").read_bytes() == b"".join(whole.splitlines(keepends=True)[:2])
 
 
 def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
@@ -247,33 +238,16 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
     assert again["round"] == 4
 
 
-def test_resume_refuses_records_that_do_not_reach_the_checkpoint(tmp_path):
-    run = write_run(tmp_path / "run", stop_after=3)
-    before = (run / "metrics.jsonl").read_bytes()
-    with refused(Damaged, "metrics.jsonl"):
-        RunFolder.resume(run, 5)
-    assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def test_resume_refuses_what_is_no_run_folder(tmp_path):
-    with refused(Missing, tmp_path):
-        RunFolder.resume(tmp_path, 0)
-
-
-def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+def test_a_damaged_line_in_the_middle_is_named(tmp_path, monkeypatch):
+    """Or one without an end."""
     run = write_run(tmp_path / "run", stop_after=3)
     content = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run / "metrics.jsonl").write_bytes(content[0] + b"\x00\x00\n" + content[2])
     with refused(Damaged, "metrics.jsonl") as caught:
         RunFolder.resume(run, 2)
     assert "line 2" in str(caught.value)
-
-
-def test_a_line_without_end_is_not_read(tmp_path, monkeypatch):
-    run = write_run(tmp_path / "run", stop_after=3)
     monkeypatch.setattr("rayfl.record.history.LONGEST_LINE", 10_000)
-    with (run / "metrics.jsonl").open("ab") as file:
-        file.truncate(file.tell() + 20_000)
+    (run / "metrics.jsonl").write_bytes(content[0] + bytes(20_000))
     with refused(Damaged, "metrics.jsonl"):
         lines(run / "metrics.jsonl")
 
@@ -289,23 +263,19 @@ def no_room_beyond(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_earlier_lines(folder):
+def test_a_full_disk_names_the_file_and_leaves_what_was_there(folder):
     folder.append_metrics(record(0, partition(4)))
-    path = folder.path / "metrics.jsonl"
+    path, divided = folder.path / "metrics.jsonl", (folder.path / "partition.json").read_bytes()
     before = path.read_bytes()
     with no_room_beyond(len(before) + 50), refused(Shortage, path):
         folder.append_metrics(record(1, partition(4)))
-    assert path.read_bytes() == before
-    folder.append_metrics(record(1, partition(4)))
-    assert [line["round"] for line in lines(path)] == [0, 1]
-
-
-def test_a_full_disk_leaves_the_old_whole_file(folder):
-    before = (folder.path / "partition.json").read_bytes()
     with no_room_beyond(40), refused(Shortage, "partition.json"):
         folder.write_partition(partition(50))
-    assert (folder.path / "partition.json").read_bytes() == before
+    assert path.read_bytes() == before
+    assert (folder.path / "partition.json").read_bytes() == divided
     assert not list(folder.path.glob("*.tmp"))
+    folder.append_metrics(record(1, partition(4)))
+    assert [line["round"] for line in lines(path)] == [0, 1]
 
 
 def test_the_parquet_table_is_the_table_of_the_result(folder):
@@ -330,13 +300,6 @@ def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
     assert found[2] == found[3]
 
 
-def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with refused(BadValue, "file/run"):
-        check_unused(tmp_path / "file" / "run")
-    check_unused(tmp_path / "new" / "run")
-
-
 def test_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
@@ -347,17 +310,3 @@ def test_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
             check_is(path, "run", "config.yaml")
         assert str(caught.value) == f"{path} is not a run folder: it has no config.yaml"
     check_is(run, "run")
-
-
-def test_only_a_run_is_offered_for_resuming(tmp_path: Path) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    for folder, name in ((run, "config.yaml"), (other, "letter.txt")):
-        folder.mkdir()
-        (folder / name).write_text("")
-    with refused(InUse, run) as caught:
-        check_unused(run)
-    assert str(caught.value).endswith(f"or continue the run that is there with --resume {run}")
-    for path in (other, other / "letter.txt"):
-        with refused(InUse, path) as caught:
-            check_unused(path)
-        assert "--resume" not in str(caught.value)

@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -96,18 +94,6 @@ def test_latex(folder):
     assert re.search(r"\\\\\s*[\[*]", text) is None, "which would belong to the line above"
     assert body.count("{") == body.count("}")
     assert body.count("&") == 2 * 6, "two in each of six lines"
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not there")
-def test_latex_compiles(folder, tmp_path):
-    (tmp_path / "a.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
-        f"\\input{{{folder / 'table.tex'}}}\\end{{document}}"
-    )
-    done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "a.tex"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_csv_and_json(folder):

@@ -48,15 +48,11 @@ def test_the_curve_of_a_domain_is_that_of_its_clients(tmp_path):
 @pytest.mark.parametrize("average", ["mean_clients", "pooled", "weighted"])
 def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
     made = run(tmp_path / "run", rounds=4, protocol=evaluation.Default(average=average))
-    table = made.clients.query("part == 'test' and view == 'global' and round == 3")
-    weights = {"mean_clients": None, "pooled": table["samples"], "weighted": 100 + table["client"]}[average]
-    expected = np.average(table["loss"], weights=weights)
-    rounds, loss = panel_curve(made.scored(view="global"), ALL, "loss")
-    assert (rounds[-1], loss[-1]) == (4, pytest.approx(expected))
-    inside = table.query("domain == 'print'")
-    weights = None if weights is None else weights[inside.index]
-    expected = np.average(inside["loss"], weights=weights)
-    assert panel_curve(made.scored(view="global"), "print", "loss")[1][-1] == pytest.approx(expected)
+    whole = made.clients.query("part == 'test' and view == 'global' and round == 3")
+    for panel, table in ((ALL, whole), ("print", whole.query("domain == 'print'"))):
+        weights = {"pooled": table["samples"], "weighted": 100 + table["client"]}.get(average)
+        rounds, loss = panel_curve(made.scored(view="global"), panel, "loss")
+        assert (rounds[-1], loss[-1]) == (4, pytest.approx(np.average(table["loss"], weights=weights)))
 
 
 def test_the_chosen_value_is_the_headline(tmp_path):
@@ -105,29 +101,21 @@ def test_views_make_series(tmp_path):
         series_of(never)
 
 
-def cell(path, row, column, **settings):
-    """A run that is a cell of a table of experiments."""
-    config = write_run(path, **settings) / "config.yaml"
-    with config.open("a") as file:
-        file.write(f"cell:\n  table: t1\n  row: {row}\n  column: {column}\n  changed: []\n")
-    return Result.load(path)
-
-
 def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
-    runs = [
-        cell(tmp_path / f"{method}{seed}", f"Fed-{method}", "digits", method=method, mu=mu, seed=seed)
-        for method, mu in (("A", 0.1), ("B", 0.5))
-        for seed in (0, 1)
-    ]
+    def cell(row, column, method, mu, seed=0):
+        config = write_run(tmp_path / f"{row}{column}{seed}", method=method, mu=mu, seed=seed) / "config.yaml"
+        with config.open("a") as file:
+            file.write(f"cell:\n  table: t1\n  row: {row}\n  column: {column}\n  changed: []\n")
+        return Result.load(config.parent)
+
+    runs = [cell(f"Fed-{m}", "digits", m, mu, seed) for m, mu in (("A", 0.1), ("B", 0.5)) for seed in (0, 1)]
     assert [s.name for s in series_of(group_runs(runs))] == ["Fed-A", "Fed-B"]
-    other = cell(tmp_path / "other", "Fed-A", "office", method="A", mu=0.2)
+    other = cell("Fed-A", "office", "A", 0.2)
     names = ["Fed-A, digits", "Fed-B, digits", "Fed-A, office"]
     assert [s.name for s in series_of(group_runs([*runs, other]))] == names
     ((name, points),) = sweep_series([runs[0], other], "method.mu", None)
     assert (name, [x for x, _ in points]) == ("Fed-A", [0.1, 0.2])
-    lines = sweep_series(
-        [runs[0], cell(tmp_path / "row", "mu = 1", "digits", method="A", mu=1.0)], "method.mu", None
-    )
+    lines = sweep_series([runs[0], cell("mu = 1", "digits", "A", 1.0)], "method.mu", None)
     assert [name for name, _ in lines] == ["A"]
     without = run(tmp_path / "without", method="C")
     assert [s.name for s in series_of(group_runs([runs[0], without]))][1].startswith("C")
@@ -143,13 +131,11 @@ def test_panels_are_domains(tmp_path):
 
 
 def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
-    runs = [
-        run(tmp_path / f"{m}{mu}{seed}", method=m, mu=mu, seed=seed, rounds=2)
-        for m in ("A", "B")
-        for mu in (0.5, 0.1)
-        for seed in (0, 1)
-    ]
-    lines = sweep_series(runs, "method.mu", None)
+    """Runs without a score are left out, such as a trial whose training diverges."""
+    kinds = [(m, mu, seed) for m in ("A", "B") for mu in (0.5, 0.1) for seed in (0, 1)]
+    runs = [run(tmp_path / f"{m}{mu}{s}", method=m, mu=mu, seed=s, rounds=2) for m, mu, s in kinds]
+    failed = run(tmp_path / "failed", mu=9.0, stop_after=0)
+    lines = sweep_series([failed, *runs], "method.mu", None)
     assert [name for name, _ in lines] == ["A", "B"]
     for _, points in lines:
         assert [x for x, _ in points] == [0.1, 0.5]
@@ -161,14 +147,6 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
     assert "did you mean method.mu?" in str(caught.value)
     with refused(BadValue, "over"):
         sweep_series(runs, "net", None)
-
-
-def test_a_sweep_leaves_out_runs_without_a_score(tmp_path):
-    """A trial whose training diverges has none."""
-    failed = run(tmp_path / "failed", mu=9.0, stop_after=0)
-    runs = [run(tmp_path / str(mu), mu=mu, rounds=2) for mu in (0.5, 0.1)]
-    ((_, points),) = sweep_series([failed, *runs], "method.mu", None)
-    assert [x for x, _ in points] == [0.1, 0.5]
     with refused(Missing, "runs"):
         sweep_series([failed], "method.mu", None)
     with refused(Unknown, "view"):
