@@ -9,18 +9,17 @@ import torch
 
 from rayfl.commands.command_line import texts_of
 from rayfl.errors import BadValue
-from rayfl.methods import METHODS, FedCO2, FedProto
-from rayfl.nets import CNNB, LeNet
+from rayfl.methods import METHODS, SCAFFOLD, FedCO2, FedDyn, FedProto
 from rayfl.settings.description import display_name
-from rayfl.testing import check_method
-from rayfl.training import SGD
+from rayfl.testing import CHECKS, check_method
+from rayfl.training import SGD, weighted_mean
 from tests.methods.cases import CASES, counts, net_of
+from tests.methods.forms.cases import CASES as FORMS
+from tests.methods.forms.parity import OTHER_LOSS, federated
+from tests.methods.numbers import DATA, SETTINGS, SOME, TINY
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.refusals import refused
 
-DATA = ragged()
-SOME = [[0, 1, 2], [1, 3], [0, 2, 3]]
-SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 BUFFERED = "tests.support.modules.buffered"
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -30,63 +29,65 @@ each_method = pytest.mark.parametrize("name", METHODS)
 # ---- executions
 
 
-@pytest.mark.parametrize(
-    ("name", "net", "cohorts"),
-    [
-        *((name, BUFFERED, [[1, 3], [0, 1]]) for name in METHODS),
-        *((name, CNNB(), SOME[:2]) for name in METHODS if not CASES[name].by_sign),
-    ],
-)
-def test_stacked_equals_loop(name, net, cohorts, recwarn):
+@each_method
+def test_stacked_equals_loop_with_buffers_of_any_kind(name, recwarn):
     """To 1e-9 in float64, with clients of 12, 22, 16 and 5 samples in batches of 8.
 
-    On nets with BatchNorm some gradients are 0 but for rounding: methods that go by signs are left out. No
-    loss captures what belongs to one client, which would keep clients apart. With buffers of other kinds the
-    clip bites, and optimisers are kept where the method can have that.
+    No loss captures what belongs to one client, which would keep clients apart. The clip bites, and
+    optimisers are kept where the method can have that. Methods that go by signs are compared without these.
     """
-    method = METHODS[name](**CASES[name].steady | (CASES[name].buffered if net == BUFFERED else {}))
+    method = METHODS[name](**CASES[name].steady | CASES[name].buffered)
     biting = {"clip": 0.05, "optimiser_state": "kept"} | dict(method.facts.works_with) | {"optimiser": SGD()}
-    settings = SETTINGS | (biting if net == BUFFERED else {})
     loop, stacked = (
-        federate(method, DATA, net_of(name, net), cohorts, execution=execution, **settings)
+        federate(
+            method, DATA, net_of(name, BUFFERED), [[1, 3], [0, 1]], execution=execution, **SETTINGS | biting
+        )
         for execution in ("loop", "stacked")
     )
-    assert_same(sure(name, stacked), sure(name, loop), 1e-9)
+    values = [
+        {k: v for k, v in run.values().items() if not any(part in k for part in CASES[name].by_sign)}
+        for run in (stacked, loop)
+    ]
+    assert_same(*values, 1e-9)
     for a, b in zip(stacked.results, loop.results):
         assert (a.ids, a.steps, a.up, a.down) == (b.ids, b.steps, b.up, b.down)
         assert a.loss == pytest.approx(b.loss, rel=1e-9)
     assert not [w for w in recwarn if "captures values" in str(w.message)]
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [(name, options) for name in METHODS for options in CASES[name].options]
-)
-def test_stacked_equals_loop_with_options(name, options):
+@pytest.mark.parametrize("name", [name for name in FORMS if " " in name and "finetune" not in name])
+def test_stacked_equals_loop_with_options(name):
+    """Of which the loop is compared with independent forms; some of FDSE's figures go by rounding."""
     loop, stacked = (
-        federate(METHODS[name](**options), DATA, net_of(name, CNNB()), SOME[:2], execution=execution)
+        {k: v for k, v in federated(name, OTHER_LOSS, execution)[0].values().items() if "figures" not in k}
         for execution in ("loop", "stacked")
     )
-    assert_same(sure(name, stacked), sure(name, loop), 1e-9)
-
-
-def sure(name, run):
-    """Return the values of a run that no rounding decides."""
-    return {k: v for k, v in run.values().items() if not any(part in k for part in CASES[name].by_sign)}
+    assert_same(stacked, loop, 1e-9)
 
 
 # ---- what rayfl.testing asks of every method
 
+SHOWN = ("runs", "trains", "seed_matters", "stacked_equals_loop", "state_is_used", "means_have_their_weights")
+"""Checks of what independent forms show."""
+
 
 @each_method
-def test_all_checks_of_methods_pass(name):
+@pytest.mark.parametrize(
+    "checks",
+    [
+        pytest.param([check for check in CHECKS if check not in SHOWN], id="most"),
+        pytest.param(SHOWN, id="shown", marks=pytest.mark.slow),
+    ],
+)
+def test_all_checks_of_methods_pass(name, checks):
     """Its limits and its traffic have sharper tests elsewhere."""
     case = CASES[name]
     intent = {} if case.net is None else {"net": case.net}
     method = METHODS[name](**case.changing)
-    check_method(method, stateless=case.stateless, apart=case.apart, counts_less=True, **intent)
+    check_method(method, only=checks, stateless=case.stateless, apart=case.apart, counts_less=True, **intent)
 
 
-# ---- traffic
+# ---- traffic and views
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_all_checks_of_methods_pass(name):
 )
 def test_bytes_counted_are_bytes_declared(name, precision, width):
     """In another precision, too, where a method counts for itself."""
-    run = federate(METHODS[name](), DATA, net_of(name, CNNB()), 2, precision=precision)
+    run = federate(METHODS[name](), DATA, net_of(name, TINY), 2, precision=precision)
     result, k = run.results[1], counts(run.worker.net)
     for place, i in enumerate(result.ids):
         up, down = ({key: column[place] for key, column in c.items()} for c in (result.up, result.down))
@@ -112,51 +113,96 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
 
 def test_bytes_of_fedco2_with_other_exchanges():
     """Bytes of FedCO2 without inter client transfer or with the last layer."""
-    plain = federate(FedCO2(inter="none"), DATA, CNNB(), 2)
+    plain = federate(FedCO2(inter="none"), DATA, TINY, 2)
     k = counts(plain.worker.net)
     assert plain.results[1].up == plain.results[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
-    small = federate(FedCO2(exchange="last_layer"), DATA, CNNB(), [[0, 1], [0, 2]])
+    small = federate(FedCO2(exchange="last_layer"), DATA, TINY, [[0, 1], [0, 2]])
     foreign = 8 * 3 * k["H"]  # there is one of every client from the start: at first the initial one
     assert [r.down["heads"] for r in small.results] == [[foreign, foreign]] * 2
     assert small.results[1].up["head"][1] == 8 * k["H"]
 
 
-# ---- views
-
-
 @each_method
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
-    run = start(METHODS[name](), DATA, net_of(name, CNNB()))
+    run = start(METHODS[name](), DATA, net_of(name, TINY))
     found = [run.worker.evaluate(0, run.server.download(range(4)), [range(4)], ["test"])]
     run.round([0, 2], score_splits=("test",))
     found.append(run.results[0].scores)
     found.append(run.worker.evaluate(0, run.server.download(range(4)), [range(4)], ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
-    views = METHODS[name]().views
-    assert ("global" in views) == CASES[name].has_global
+    views, case = METHODS[name]().views, CASES[name]
+    assert ("global" in views) == case.has_global
     assert views[0] == "personal"
+    assert bool(METHODS[name]().facts.without_loss) == case.without_loss
     for scores in found:
         for parts in scores.values():
             assert set(parts["test"]) == set(views)
             for view, one in parts["test"].items():
                 assert (one.loss is None) == (view in run.worker.method.facts.without_loss)
-
-
-@each_method
-def test_views_without_a_loss(name):
-    assert bool(METHODS[name]().facts.without_loss) == CASES[name].without_loss
+    if case.has_global:
+        x = torch.tensor(DATA.dataset.inputs[:4]).double()
+        assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
 
 
 def test_the_head_of_fedproto_has_a_loss():
     assert not FedProto(predict="head").facts.without_loss
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])
-def test_global_views_are_the_same_model_for_everyone(name):
-    x = torch.tensor(DATA.dataset.inputs[:4]).double()
-    run = federate(METHODS[name](), DATA, net_of(name, LeNet()), [[0, 1]])
-    assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
+@pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].predicts_with_own])
+def test_scores_after_training_are_of_the_clients_own_model(name):
+    """In a federation of one that is what the server sends next, so that aggregation changes no score."""
+    run = start(METHODS[name](), ragged([12], missing=False), net_of(name, TINY))
+    run.round([0], score_splits=("test",))
+    (trained,) = run.results[0].scores.values()
+    (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [[0]], ["test"]).values()
+    assert set(trained["test"]) == set(METHODS[name]().views)
+    for view, score in trained["test"].items():
+        assert score.correct == aggregated["test"][view].correct
+        assert score.loss == pytest.approx(aggregated["test"][view].loss, abs=1e-12)
+
+
+# ---- averages
+
+
+@each_method
+def test_averaging_is_obeyed(name):
+    """Clients have unequal sizes, so the two averages differ where a method averages."""
+    averages = CASES[name].averages
+    method = METHODS[name](**(averages or {}))
+    assert method.facts.averaging == CASES[name].averaging
+    runs = [federate(method, DATA, net_of(name, TINY), 1, averaging=a) for a in ("samples", "uniform")]
+    a, b = ({k: v for k, v in run.values().items() if k.startswith("state/server/weights")} for run in runs)
+    alike = (
+        "running_var",
+        "dfe_bias",
+        "conv.bias",
+        "conv.0.bias",
+    )  # before BatchNorm
+    if averages is None:
+        assert_same(a, b)
+        return
+    assert a
+    assert all(not torch.equal(a[k], b[k]) for k in a if not k.endswith(alike))
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "of_server"),
+    [
+        (SCAFFOLD(), "control", lambda server: server["control"]),
+        (FedDyn(alpha=0.5), "gradient", lambda server: 0.5 * server["drift"]),
+    ],
+    ids=["SCAFFOLD", "FedDyn"],
+)
+def test_what_the_server_keeps_is_the_mean_over_all_clients(method, key, of_server):
+    """By samples it has the weights of the model's mean, whoever takes part: c of SCAFFOLD, h of FedDyn."""
+    run = federate(method, DATA, TINY, [*SOME, [0, 1, 2, 3]], averaging="samples", **SETTINGS)
+    sizes = {i: len(DATA.clients[i].train) for i in run.worker.states}
+    mean = weighted_mean({i: state[key] for i, state in run.worker.states.items()}, sizes)
+    assert len(sizes) == len(DATA.clients)
+    assert mean.norm() > 1e-3
+    assert_same(dict(mean), dict(of_server(run.server.state)), 1e-12)
+    assert set(mean) == run.worker.net.train_names
 
 
 # ---- options and documents
@@ -207,7 +253,6 @@ def test_pages_say_what_deviates_and_what_uploads_reveal(name):
     for heading in ("## Deviations", "## What uploads can reveal"):
         (text,) = re.findall(rf"^{heading}\n+([^#]+)", page, re.MULTILINE)
         assert text.strip()
-    assert CASES[name].page in page
 
 
 def test_options_of_the_default_method_keep_their_meaning():
@@ -215,24 +260,3 @@ def test_options_of_the_default_method_keep_their_meaning():
     for option, parameter in options_of("FedBN").items():
         defaults = {options_of(name)[option].default for name in METHODS if option in options_of(name)}
         assert defaults == {parameter.default}
-
-
-@each_method
-def test_defaults_of_the_averages(name):
-    assert METHODS[name]().facts.averaging == CASES[name].averaging
-
-
-@each_method
-def test_averaging_is_obeyed(name):
-    """Clients have unequal sizes, so the two averages differ where a method averages."""
-    averages = CASES[name].averages
-    method = METHODS[name](**(averages or {}))
-    net = net_of(name, LeNet())
-    runs = [federate(method, DATA, net, 1, averaging=a) for a in ("samples", "uniform")]
-    a, b = ({k: v for k, v in run.values().items() if k.startswith("state/server/weights")} for run in runs)
-    alike = ("running_var", "dfe_bias", "dfe_conv.bias")  # biases before BatchNorm have no gradient
-    if averages is None:
-        assert_same(a, b)
-        return
-    assert a
-    assert all(not torch.equal(a[k], b[k]) for k in a if not k.endswith(alike))

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,22 +14,20 @@ from rayfl import Inline, Training
 from rayfl.callbacks.loggers import scalars
 from rayfl.data import Synthetic
 from rayfl.errors import Conflict
-from rayfl.methods import FDSE, Facts, FedAvg
+from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.fdse.method import trainable_units
-from rayfl.methods.partly_personal import PartlyPersonal
-from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
+from rayfl.nets import DSEViT, FDSEAlexNet, build
 from rayfl.training import Batch, Net, Params
-from tests.support.by_hand import assert_same, federate, ragged, start
+from tests.methods.numbers import DATA, SETTINGS, TINY
+from tests.support.by_hand import assert_same, federate, start
 from tests.support.federations import small
 from tests.support.nets import make_context
 from tests.support.refusals import refused
 
-DATA = ragged()
 NET = "tests.support.by_hand.dse"
-SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 
 
 def params(**entries):
@@ -78,14 +75,6 @@ def test_exactly_opposite_updates_stop_the_unit():
     assert found.tensors["a"].tolist() == pytest.approx([1, 2], abs=1e-9)
 
 
-def test_equal_updates_are_taken_as_they_are():
-    """Whatever their lengths: three updates along (1, 0) of lengths 1, 2 and 6 make a step of 3."""
-    old = params(a=[0.0, 0.0])
-    found = minimum_norm_step(old, [params(a=[x, 0.0]) for x in (1.0, 2.0, 6.0)], ["a"])
-    assert found.tensors["a"].tolist() == pytest.approx([3, 0])
-    assert found.shares.sum().item() == pytest.approx(1)
-
-
 def test_nobody_has_moved():
     old = params(a=[1.0, 2.0])
     found = minimum_norm_step(old, [old, old, old], ["a"])
@@ -103,7 +92,7 @@ def test_an_update_below_the_least_norm_has_no_direction():
     assert found.tensors["a"].tolist() == pytest.approx([1 / 3, 1 / 3])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(2, 7), st.integers(1, 5), st.integers(0, 10**6), st.integers(0, 2))
 def test_no_client_is_opposed(clients, size, seed, still):
     """<sum u_j d_j, d_k> >= ||sum u_j d_j||^2 for all k: the condition of the minimum."""
@@ -135,16 +124,6 @@ def test_pieces_do_not_matter(monkeypatch):
         assert pieces.tensors[name].shape == (7, 3)
 
 
-def test_the_programme_is_made_once_for_a_number_of_clients():
-    consensus._quadratic_programme.cache_clear()
-    for seed in range(3):
-        updates = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        updates /= updates.norm(dim=1, keepdim=True)
-        least_norm(updates @ updates.T, torch.tensor([True, True, seed > 0, True]))
-    assert consensus._quadratic_programme.cache_info().misses == 1
-    assert consensus._quadratic_programme(4)[0].is_dcp(dpp=True)  # new values need no new compilation
-
-
 def test_what_no_solver_solves_is_an_error(monkeypatch):
     monkeypatch.setattr(consensus, "_SOLVERS", {"CLARABEL": {"max_iter": 1}})
     with pytest.raises(RuntimeError, match=r"no combination of the clients' updates was found.*CLARABEL"):
@@ -155,6 +134,18 @@ def test_means_of_statistics():
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([4.0, 8.0])]
     assert counted_mean(tensors, [1, 1]).tolist() == [2.5, 5.0]
     assert counted_mean(tensors, [2, 1]).tolist() == [2.0, 4.0]
+
+
+def test_shares_do_not_depend_on_what_was_solved_before():
+    rng = torch.Generator().manual_seed(0)
+    first, other = (
+        torch.nn.functional.normalize(torch.randn(5, 40, generator=rng, dtype=torch.float64))
+        for _ in range(2)
+    )
+    moved = torch.ones(5, dtype=torch.bool)
+    alone = least_norm(first @ first.T, moved)
+    least_norm(other @ other.T, moved)
+    assert torch.equal(least_norm(first @ first.T, moved), alone)
 
 
 # ---- attention (eq. 9)
@@ -170,14 +161,6 @@ def test_attention_by_hand():
     assert mixed[0]["a"].item() == pytest.approx(7 * e / (2 * e + 1))
     assert mixed[1]["b"].item() == pytest.approx(e / (2 + e))
     assert mixed[2]["a"].item() == mixed[0]["a"].item()
-
-
-@pytest.mark.parametrize("tau", [1e-3, 1e9])
-def test_attention_between_one_self_and_the_mean(tau):
-    rows = [params(a=[1.0, 0.0]), params(a=[1.0, 1.0]), params(a=[0.0, 3.0])]
-    for row, own in zip(mix_by_similarity(rows, tau)[0], rows):
-        expected = own["a"] if tau < 1 else torch.tensor([2.0, 4.0]).double() / 3
-        torch.testing.assert_close(row["a"], expected, rtol=0, atol=1e-6)
 
 
 def test_zeros_are_equally_similar_to_all():
@@ -196,16 +179,9 @@ FIRST, SECOND = (
 )  # means 2, 1 and 0, 6; variances 1, 1 and 0, 4
 
 
-def consistency(beta=0.0, gamma=0.75, reg="paper", ema_init="received", blocks=1):
-    return Consistency(blocks, beta, gamma, reg, ema_init)
-
-
-def batches(made, targets=TARGETS):
-    """Return L_con of both batches, and the estimates after them."""
-    seen = made.initial_estimates(targets)
-    seen = Params({n: t.clone() for n, t in seen.items()}, frozenset())
-    found = [made.loss([torch.tensor(x).double()], seen, targets).item() for x in (FIRST, SECOND)]
-    return found, seen
+def estimates_of(made):
+    """Return the first estimates, which ``loss`` renews in place."""
+    return Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
 
 
 def test_regulariser_by_hand():
@@ -214,7 +190,9 @@ def test_regulariser_by_hand():
     After the first batch: mean (7/8, 1/4), variance (1, 7/4): L = (3/8^2 + 1/4^2) / 2 + (1/4 / 2)^2.
     After the second: mean (21/32, 27/16), variance (3/4, 37/16).
     """
-    found, seen = batches(consistency())
+    made = Consistency(1, beta=0.0, gamma=0.75, reg="paper", ema_init="received")
+    seen = estimates_of(made)
+    found = [made.loss([torch.tensor(x).double()], seen, TARGETS).item() for x in (FIRST, SECOND)]
     first = ((3 / 8) ** 2 + (1 / 4) ** 2) / 2 + (1 / 8) ** 2
     second = ((5 / 32) ** 2 + (27 / 16) ** 2) / 2 + ((3 / 4 + 37 / 16 - 3) / 2) ** 2
     assert found == pytest.approx([first, second])
@@ -222,97 +200,15 @@ def test_regulariser_by_hand():
     assert seen["1"].tolist() == [3 / 4, 37 / 16]
 
 
-def test_regulariser_that_starts_with_the_first_batch():
-    """The first estimate is the first batch; the second has weights 3/7 for it and 4/7 for the new one."""
-    found, _ = batches(consistency(ema_init="bias_corrected"))
-    first = (1.5**2 + 1) / 2 + ((1 + 1 - 3) / 2) ** 2
-    mean = [3 / 7 * 2, 3 / 7 + 4 / 7 * 6]
-    variance = 3 / 7 * 2 + 4 / 7 * 4
-    second = ((mean[0] - 0.5) ** 2 + mean[1] ** 2) / 2 + ((variance - 3) / 2) ** 2
-    assert found == pytest.approx([first, second])
-
-
-def test_regulariser_of_the_code_by_hand():
-    """Channel means (2, 1), then (0, 6): mean 3/2, variance 1/2 (n - 1); then a quarter of 3 and 18."""
-    found, seen = batches(consistency(reg="code"))
-
-    def term(m, v):
-        means = ((0.25 - m**2) + (0 - m**2)) / 2 / (2 * v)
-        variances = (math.log(v / 1) + 1 / v + math.log(v / 2) + 2 / v) / 2 / 2
-        return means + variances
-
-    after = (3 / 4 * 1.5 + 1 / 4 * 3, 3 / 4 * 0.5 + 1 / 4 * 18)
-    assert found == pytest.approx([term(1.5, 0.5), term(*after)])
-    assert (seen["0"].item(), seen["1"].item()) == pytest.approx(after)
-
-
-def test_the_code_adds_its_guard_to_variances():
-    """Also to those that are as small: 0 becomes 1e-8, and 1e-8 becomes 2e-8. Estimates are 3/2 and 1/2."""
-    means, variances = torch.tensor([0.5, 0.0]).double(), torch.tensor([0.0, 1e-8]).double()
-    found, _ = batches(consistency(reg="code"), [means, variances])
-    distance = (0.25 - 2 * 1.5**2) / 2 / (2 * 0.5)
-    ratios = math.log(0.5 / 1e-8) + 0 + math.log(0.5 / 2e-8) + 1e-8 / 0.5
-    assert found[0] == pytest.approx(distance + ratios / 2 / 2, rel=1e-9)
-
-
 def test_equal_channels_have_no_infinite_distance_in_the_code():
     """Their variance 0 counts as 1e-8; in the ratio it is that too."""
-    made = consistency(reg="code")
-    seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
+    made = Consistency(1, beta=0.0, gamma=0.75, reg="code", ema_init="received")
     x = torch.tensor([[1.0, 1.0], [3.0, 3.0]]).double()
     distance = ((0.25 - 4) + (0 - 4)) / 2 / 2e-8
     ratios = math.log(1e-8 / (1 + 1e-8)) + 1e8 + math.log(1e-8 / (2 + 1e-8)) + 2e8
-    assert made.loss([x], seen, TARGETS).item() == pytest.approx(distance + ratios / 4, rel=1e-12)
-
-
-def test_estimates_of_the_code_carry_gradients():
-    """Estimates of the code go through the blocks with their gradient."""
-    made, targets = consistency(reg="code", beta=0.7, blocks=2), TARGETS * 2
-    x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
-    seen = Params({n: t.clone() for n, t in made.initial_estimates(targets).items()}, frozenset())
-    loss = made.loss([x, y], seen, targets)
-    alone, _ = batches(consistency(reg="code"))
-    weight = 1 / (1 + math.exp(0.7))
-    assert loss.item() == pytest.approx(weight * alone[0] + (1 - weight) * alone[1])
-    assert torch.autograd.grad(loss, x)[0].abs().min() > 0
-    assert not seen["0"].requires_grad
-
-
-@pytest.mark.parametrize(("ema_init", "share"), [("received", 1 / 4), ("bias_corrected", 1)])
-def test_the_past_has_no_gradient(ema_init, share):
-    """The gradient through the mean is (1 - gamma) / weight times that of the batch's own mean."""
-    made = consistency(ema_init=ema_init)
-    x = torch.tensor([[1.0, 0.0]]).double().requires_grad_()  # no variance
-    seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
-    estimate = [share * 1 + (1 - share) * 0.5, 0.0]
-    got = torch.autograd.grad(made.loss([x], seen, TARGETS), x)[0][0]
-    assert got.tolist() == pytest.approx([share * (estimate[0] - 0.5), 0])
-
-
-def test_later_blocks_weigh_more():
-    made = consistency(beta=2.0, blocks=2)
-    x, still = torch.tensor(FIRST).double(), [TARGETS[0].clone(), TARGETS[1].clone()]
-    terms = []
-    for inputs in ([x, x * 0], [x * 0, x]):
-        seen = Params({n: t.clone() for n, t in made.initial_estimates(still * 2).items()}, frozenset())
-        terms.append(made.loss(inputs, seen, still * 2).item())
-    one, zero = (batches(consistency(), TARGETS)[0][0], consistency())
-    seen = Params({n: t.clone() for n, t in zero.initial_estimates(TARGETS).items()}, frozenset())
-    none = zero.loss([x * 0], seen, TARGETS).item()
-    late = 1 / (1 + math.exp(-2))
-    assert terms == pytest.approx([(1 - late) * one + late * none, (1 - late) * none + late * one])
-
-
-def test_maps_are_averaged_over_positions():
-    x = torch.randn(4, 2, 3, 5, dtype=torch.float64)
-    made = consistency(gamma=0.0)
-    losses = []
-    for features in (x, x.permute(0, 2, 3, 1).reshape(-1, 2)):
-        seen = Params({n: t.clone() for n, t in made.initial_estimates(TARGETS).items()}, frozenset())
-        losses.append(made.loss([features], seen, TARGETS).item())
-    assert losses[0] == pytest.approx(losses[1])
-    variances = x.transpose(0, 1).reshape(2, -1).var(1, correction=0)
-    assert seen["1"].tolist() == pytest.approx(variances.tolist())
+    assert made.loss([x], estimates_of(made), TARGETS).item() == pytest.approx(
+        distance + ratios / 4, rel=1e-12
+    )
 
 
 def test_ratio_of_gradients():
@@ -328,34 +224,7 @@ def test_ratio_of_gradients():
     assert w["b"].item() == 0
 
 
-def test_what_goes_into_layers_is_seen():
-    net = Net(lambda: build(NET, (1, 16, 16), 4), dtype=torch.float64)
-    w, x = net.initial(0), torch.randn(3, 1, 16, 16, dtype=torch.float64)
-    scores, (into,) = net.eval.watch(w, x, ["fc.0"])
-    torch.testing.assert_close(scores, net.eval(w, x))
-    assert into.shape == (3, 144)
-    assert len(net.eval.module.get_submodule("fc.0")._forward_pre_hooks) == 0
-
-
 # ---- limits
-
-
-class Shared(PartlyPersonal):
-    """What FDSE is without consensus, attention and regulariser."""
-
-    facts = Facts(averaging="uniform")
-
-    def shared(self, net, name, module):
-        return ".dse_" not in name
-
-
-def test_without_its_three_parts_the_erasers_are_simply_personal():
-    some = [[0, 1, 2], [1, 3], [0, 2, 3]]
-    method = FDSE(lam=0, consensus=False, attention=False)
-    run, other = (federate(m, DATA, NET, some, **SETTINGS) for m in (method, Shared()))
-    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
-    for i in range(4):
-        assert_same(dict(run.worker.states[i]["own"]), dict(other.worker.states[i]["own"]))
 
 
 def test_with_plain_means_it_is_fedavg():
@@ -369,76 +238,17 @@ def test_with_plain_means_it_is_fedavg():
     assert_same(found, {name: expected[name] for name in found}, 1e-13)
 
 
-def test_a_hot_attention_is_the_mean():
-    hot, plain = (
-        federate(FDSE(lam=0, **options), DATA, NET, 2, **SETTINGS)
-        for options in ({"tau": 1e15}, {"attention": "mean"})
-    )
-    for i in range(4):
-        mixed = hot.server.state["dse"][i]
-        assert_same(dict(mixed), dict(plain.server.state["dse"]), 1e-10)
-
-
-@pytest.mark.parametrize("reg", ["paper", "code"])
-def test_the_regulariser_begins_in_the_second_round(reg):
-    off, on = (federate(FDSE(lam=lam, reg=reg), DATA, NET, 2) for lam in (0.0, 1.0))
-    assert_same(dict(on.servers[0]["weights"]), dict(off.servers[0]["weights"]))
-    changed = {
-        n for n, t in on.server.state["weights"].items() if not torch.equal(t, off.server.state["weights"][n])
-    }
-    assert "conv.0.dfe_bias" in changed
-
-
 def test_measuring_changes_nothing():
-    runs = [federate(FDSE(share_every=every), DATA, NET, 3, **SETTINGS) for every in (0, 1)]
-    for key in ("weights", "dse"):
-        parts = [run.server.state[key] for run in runs]
-        for a, b in zip(*([p] if isinstance(p, Params) else p.values() for p in parts)):
-            assert_same(dict(a), dict(b))
-    assert "regulariser/share" not in runs[0].worker.method.server_metrics(
-        runs[0].worker.context, runs[0].server.state
-    )
-
-
-def test_only_the_regulariser_of_the_code_acts():
-    """The printed regulariser is inert and that of the code is not."""
-    shares = {}
-    for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
-        run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)
-        found = run.worker.method.server_metrics(run.worker.context, run.server.state)["regulariser/share"]
-        shares[tuple(options.values())] = sum(found) / 4
-    paper, corrected, code = shares.values()
-    assert paper < corrected / 10 < code
+    never, every_other = (federate(FDSE(share_every=k), DATA, NET, 3, **SETTINGS) for k in (0, 2))
+    values = [{k: v for k, v in run.values().items() if "share" not in k} for run in (never, every_other)]
+    assert_same(*values)
+    measured = [
+        ["regulariser/share" in server["figures"] for server in run.servers] for run in (never, every_other)
+    ]
+    assert measured == [[False] * 3, [False, True, False]]
 
 
 # ---- rounds
-
-
-def test_a_step_of_the_second_round():
-    """One batch: gradient descent on cross-entropy + lambda L_con, from the client's own mixture of DSEs."""
-    lam, gamma, beta = 0.7, 0.6, 0.3
-    run = federate(FDSE(lam=lam, beta=beta, gamma=gamma), ragged([8, 8]), NET, 1)
-    w = run.server.state["weights"].merge(run.worker.states[1]["own"]).merge(run.server.state["dse"][1])
-    module = build(NET, (1, 16, 16), 4).double()
-    module.load_state_dict(dict(w), strict=False)  # PyTorch asks for counts of batches, which it lacks
-    blocks, inputs = [module.get_submodule(name) for name in ("conv.0", "fc.0")], []
-    for block in blocks:
-        block.dfe_bn.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    x, y = run.worker.examples.batch(torch.tensor(run.worker.data.clients[1].train))
-    targets = [(b.dfe_bn.running_mean.clone(), b.dfe_bn.running_var.clone()) for b in blocks]
-    loss = torch.nn.functional.cross_entropy(module(x), y)
-    for z, target, weight in zip(inputs, targets, (1, math.exp(beta))):
-        z = z.transpose(0, 1).flatten(1)
-        now = (z.mean(1), z.var(1, correction=0))
-        means, variances = (gamma * t + (1 - gamma) * n - t for t, n in zip(target, now))
-        loss = loss + lam * weight / (1 + math.exp(beta)) * (means.square().mean() + variances.mean() ** 2)
-    loss.backward()
-    run.round([0, 1])
-    for name, parameter in module.named_parameters():
-        if ".dse_" in name:
-            expected = parameter.detach() - 0.1 * parameter.grad
-            torch.testing.assert_close(run.worker.states[1]["own"][name], expected, rtol=1e-9, atol=1e-11)
-    assert run.results[1].loss[1] == pytest.approx(loss.item(), rel=1e-10)
 
 
 def uploads_of_a_round(run, cohort):
@@ -459,23 +269,6 @@ def vector(w, names):
     return torch.cat([w[name].reshape(-1) for name in names])
 
 
-def test_no_client_is_opposed_in_a_round():
-    run = start(FDSE(), DATA, NET, **SETTINGS)
-    old = run.server.state["weights"]
-    finished = uploads_of_a_round(run, [0, 1, 2, 3])["weights"]
-    new = run.server.state["weights"]
-    figures = run.server.method.server_metrics(run.server.context, run.server.state)
-    units = {name.removeprefix("u/") for name in figures if name.startswith("u/")}
-    assert units == {"conv.0", "fc.0", "head"}
-    for unit in units:
-        names = [n for n in new if n.startswith(f"{unit}.") and n in new.train_names]
-        updates = torch.stack([vector(w, names) for w in finished.values()]) - vector(old, names)
-        assert figures[f"norm/{unit}"] == pytest.approx(updates.norm(dim=1).tolist())
-        assert (updates @ (vector(new, names) - vector(old, names)) >= 0).all()
-    for name in new.keys() - new.train_names:
-        torch.testing.assert_close(new[name], torch.stack([w[name] for w in finished.values()]).mean(0))
-
-
 DFE = ["dfe_bias", "dfe_conv.weight", "dfe_conv.bias", "dfe_bn.weight", "dfe_bn.bias"]
 DSE = ["dse_bn.weight", "dse_bn.bias", "dse_conv.weight"]
 
@@ -486,10 +279,8 @@ def test_units_of_the_consensus(unit):
     run = federate(FDSE(unit=unit), DATA, NET, [[0, 1]], **SETTINGS)
     old = run.server.state["weights"]
     sent = uploads_of_a_round(run, [0, 1])["weights"].values()
-    figures, new = (
-        run.server.method.server_metrics(run.server.context, run.server.state),
-        run.server.state["weights"],
-    )
+    figures = run.server.method.server_metrics(run.server.context, run.server.state)
+    new = run.server.state["weights"]
     tensors = {f"{block}.{part}" for block in ("conv.0", "fc.0") for part in DFE}
     units = tensors | {"head.weight", "head.bias"} if unit == "tensor" else {"conv.0", "fc.0", "head"}
     assert {name for name in figures if name.startswith("norm/")} == {f"norm/{name}" for name in units}
@@ -522,29 +313,6 @@ def test_units_of_the_attention(attn_unit):
             torch.testing.assert_close(run.server.state["dse"][0][name], mixture, rtol=0, atol=1e-12)
 
 
-def test_recorded_weights_are_those_that_clients_give_themselves():
-    """Of three clients, where they differ from the weights that the first client gives."""
-    run = federate(FDSE(tau=0.5), DATA, NET, 1, **SETTINGS)
-    sent = uploads_of_a_round(run, [0, 1, 3])["dse"].values()
-    q = torch.nn.functional.normalize(torch.stack([w["fc.0.dse_bn.bias"] for w in sent]))
-    weights = (q @ q.T / 0.5).exp()
-    weights /= weights.sum(1, keepdim=True)
-    recorded = run.server.method.server_metrics(run.server.context, run.server.state)["self/fc.0.dse_bn.bias"]
-    assert recorded == pytest.approx(weights.diagonal().tolist())
-    assert weights[0].tolist() != pytest.approx(recorded, abs=0.01)
-
-
-def test_a_client_that_is_not_sampled_keeps_its_mixture():
-    run = federate(FDSE(), DATA, NET, [[0, 1, 2, 3], [0, 1]])
-    before, after = (server["dse"] for server in run.servers)
-    assert list(after) == [0, 1, 2, 3]
-    assert all(torch.equal(after[i][name], t) for i in (2, 3) for name, t in before[i].items())
-    assert all(not torch.equal(after[i]["fc.0.dse_bn.bias"], before[i]["fc.0.dse_bn.bias"]) for i in (0, 1))
-    down, each = run.server.download([2])
-    assert set(down) == {"weights"}
-    assert each[2]["dse"] is after[2]
-
-
 def test_units_and_numbers_of_fdse_alexnet():
     """8 units by block, 37 by tensor; traffic and state as in the paper's model."""
     net = Net(lambda: build(FDSEAlexNet(), (3, 64, 64), 10))
@@ -572,7 +340,7 @@ def test_layers_outside_blocks_are_units_of_their_own():
 
 def test_a_net_without_dse_blocks_is_refused():
     with refused(Conflict, "net"):
-        start(FDSE(), DATA, LeNet())
+        start(FDSE(), DATA, TINY)
 
 
 def test_figures_are_recorded(tmp_path):
@@ -601,19 +369,7 @@ def test_means_do_not_gather():
     assert run.results[1].down["dse"] == run.results[1].up["dse"]
 
 
-def test_shares_do_not_depend_on_what_was_solved_before() -> None:
-    rng = torch.Generator().manual_seed(0)
-    first, other = (
-        torch.nn.functional.normalize(torch.randn(5, 40, generator=rng, dtype=torch.float64))
-        for _ in range(2)
-    )
-    moved = torch.ones(5, dtype=torch.bool)
-    alone = least_norm(first @ first.T, moved)
-    least_norm(other @ other.T, moved)
-    assert torch.equal(least_norm(first @ first.T, moved), alone)
-
-
-def test_a_solver_that_draws_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solver_that_draws_when_it_is_imported(tmp_path, monkeypatch):
     """So does cvxpy beside solvers for GPUs: it is no draw of the method's."""
     (tmp_path / "cvxpy.py").write_text("import numpy\ndrawn = numpy.random.rand()\n")
     monkeypatch.syspath_prepend(tmp_path)

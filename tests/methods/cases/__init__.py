@@ -16,22 +16,24 @@ Numbers = dict[str, int | None]
 """Key of a payload, or of a part of the net -> how many numbers it has; None where that is no constant."""
 
 
+def same(count: int) -> tuple[Numbers, Numbers]:
+    """Traffic of a method whose clients send and receive as many weights."""
+    return {"weights": count}, {"weights": count}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cases:
     """What a method is and does, as far as it differs from method to method.
 
     Attributes:
         traffic: the numbers (down, up) of a client, by the numbers in the net's parts, the classes that the
-            client owns, and the number of clients, all of which have taken part.
-        options: options with which a stack of clients must equal the loop, too.
+            client owns, and the number of clients, all of which have taken part; by default those of FedAvg.
         bad: (option, value) that is refused; at least one for every option that is no yes or no.
         changing: options with which the state of every client changes in every round.
         stateless: whether clients keep nothing.
         has_global: whether there is a global model to be scored.
         without_loss: whether a view's scores are not logits.
         averaging: the default.
-        plain: options with which a federation of one client is plain SGD; None where it never is, because
-            the server trains what the client uses.
         predicts_with_own: whether clients predict with their own models alone, not with what a server has
             made of several.
         averages: options with which the server's ``weights`` are means with the weights of ``averaging``;
@@ -44,18 +46,17 @@ class Cases:
         net: the net that the method needs; None for any.
         rounds: that it takes to learn handwriting.
         adapts: whether it adapts to clients that never train.
-        page: a sentence that its page must have.
     """
 
-    traffic: Callable[[dict[str, int], int, int], tuple[Numbers, Numbers]]
-    options: Sequence[dict[str, Any]] = ()
+    traffic: Callable[[dict[str, int], int, int], tuple[Numbers, Numbers]] = lambda k, owned, n: same(
+        k["theta"] + k["s"]
+    )
     bad: Sequence[tuple[str, Any]] = ()
     changing: dict[str, Any] = field(default_factory=dict)
     stateless: bool = False
     has_global: bool = False
     without_loss: bool = False
     averaging: Literal["samples", "uniform"] = "samples"
-    plain: dict[str, Any] | None = field(default_factory=dict)
     predicts_with_own: bool = True
     averages: dict[str, Any] | None = field(default_factory=dict)
     by_sign: Sequence[str] = ()
@@ -65,7 +66,6 @@ class Cases:
     net: str | None = None
     rounds: int = 3
     adapts: bool = False
-    page: str = ""
 
 
 def counts(net: Net) -> dict[str, int]:
@@ -88,11 +88,6 @@ def counts(net: Net) -> dict[str, int]:
         "dse": sum(t.numel() for n, t in w.trainable().items() if ".dse_" in n),
         "dse_s": sum(t.numel() for n, t in w.items() if ".dse_" in n and n not in w.train_names),
     }
-
-
-def same(count: int) -> tuple[Numbers, Numbers]:
-    """Traffic of a method whose clients send and receive as many weights."""
-    return {"weights": count}, {"weights": count}
 
 
 def _cases_of(name: str) -> Cases:

@@ -7,7 +7,6 @@ CASES = Cases(
         {"weights": k["theta"] - k["H"] + k["s"], "heads": (n - 1) * k["H"]},
         {"weights": k["theta"] - k["H"] + k["s"], "head": k["H"]},
     ),
-    options=[{"foreign": "mean", "w_foreign": 0.5}],
     bad=[("foreign", "all"), ("w_foreign", -1.0)],
     has_global=True,
     averaging="uniform",

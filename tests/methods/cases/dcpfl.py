@@ -7,11 +7,6 @@ CASES = Cases(
         {"head": k["H"], "means": k["d"] * k["C"]},
         {"counts": owned, "means": owned * k["d"], "covariances": owned * k["d"] * (k["d"] + 1) // 2},
     ),
-    options=[
-        {"absent": "reuse", "cov_formula": "printed", "eval_head": "global"},
-        {"absent": "mask", "min_class_count": 4, "init": "independent", "clamp_virtual": True},
-        {"calibrate": False, "server_steps": 2},
-    ],
     bad=[
         ("lam", -0.1),
         ("num_virtual", 0),
@@ -27,8 +22,6 @@ CASES = Cases(
         ("eval_head", "both"),
         ("init", "random"),
     ],
-    plain=None,
     predicts_with_own=False,
     averages=None,
-    page="For a class with one sample the mean is that sample's feature vector",
 )

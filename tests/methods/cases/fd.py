@@ -8,6 +8,5 @@ CASES = Cases(
         {"outputs": k["C"] * owned, "owners": owned},
     ),
     bad=[("gamma", -1.0)],
-    plain={},
     averages=None,
 )

@@ -7,11 +7,6 @@ CASES = Cases(
         {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
         {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
     ),
-    options=[
-        {"reg": "code", "attention": "mean", "share_every": 1},
-        {"ema_init": "bias_corrected", "attn_unit": "block", "share_every": 0},
-        {"consensus": False, "attention": False},
-    ],
     bad=[
         ("lam", -0.1),
         ("tau", 0.0),
@@ -26,7 +21,6 @@ CASES = Cases(
         ("unseen_lr", -1.0),
     ],
     averaging="uniform",
-    plain={"lam": 0},
     averages={"consensus": False},
     net="tests.support.by_hand.dse",
     adapts=True,

@@ -4,7 +4,6 @@ from tests.methods.cases import Cases, same
 
 CASES = Cases(
     traffic=lambda k, owned, n: same(k["theta"] - k["b"]),
-    options=[{"bn_personal": "affine_only"}],
     bad=[("bn_personal", "none"), ("unseen_passes", 0)],
     adapts=True,
 )

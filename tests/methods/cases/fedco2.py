@@ -7,11 +7,6 @@ CASES = Cases(
         {"weights": k["theta"] - k["b"], "heads": (n - 1) * k["stack"]},
         {"weights": k["theta"] - k["b"], "head": k["stack"]},
     ),
-    options=[
-        {"intra": "to_online", "inter": "offline", "exchange": "last_layer"},
-        {"intra": "to_offline", "inter": "online", "offline_init": "independent"},
-        {"intra": "none", "inter": "none", "personal": "bn_and_head"},
-    ],
     bad=[
         ("mu", -1.0),
         ("mutual_epochs", 0),
@@ -26,5 +21,4 @@ CASES = Cases(
     ],
     averaging="uniform",
     rounds=2,  # each takes four times as long as others: two nets, two phases, foreign classifiers
-    plain={"intra": "none"},
 )

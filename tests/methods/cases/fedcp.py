@@ -8,11 +8,4 @@ def traffic(k, owned, n):
     return both, both
 
 
-CASES = Cases(
-    traffic=traffic,
-    options=[{"gumbel_eval": True}],
-    bad=[("lam", -0.1)],
-    has_global=True,
-    plain=None,
-    apart=["head.*"],
-)
+CASES = Cases(traffic=traffic, bad=[("lam", -0.1)], has_global=True, apart=["head.*"])

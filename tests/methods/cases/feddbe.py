@@ -7,8 +7,6 @@ CASES = Cases(
         {"weights": k["theta"] + k["s"], "before": k["d"]},
         {"weights": k["theta"] + k["s"]},
     ),
-    options=[{"kappa": 2.0, "momentum": 0.5}],
     bad=[("kappa", -1.0), ("momentum", 0.0)],
     has_global=True,
-    plain=None,
 )

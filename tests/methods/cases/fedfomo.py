@@ -7,7 +7,6 @@ CASES = Cases(
         {"models": min(4, n - 1) * (k["theta"] + k["s"])},
         {"model": k["theta"] + k["s"], "gains": min(5, n)},
     ),
-    options=[{"models": 2, "epsilon": 1.0, "epsilon_decay": 0.0, "own": "affinity"}],
     bad=[("models", 0), ("epsilon", 1.5), ("epsilon_decay", -0.1), ("own", "never")],
     averages=None,
     predicts_with_own=True,

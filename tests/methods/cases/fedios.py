@@ -1,15 +1,8 @@
 """What tests know of FediOS."""
 
-from tests.methods.cases import Cases, same
+from tests.methods.cases import Cases
 
 CASES = Cases(
-    traffic=lambda k, owned, n: same(k["theta"] + k["s"]),
-    options=[
-        {"basis": "identity", "schedule": "alternating"},
-        {"rank": 20, "overflow": "reuse", "ortho_reg_on": "relu"},
-        {"projections": False, "ortho_reg_on": "cos", "alpha": 0.3},
-        {"basis": "uniform", "individual_extractor": False},
-    ],
     bad=[
         ("alpha", 1.5),
         ("lam", -0.1),
@@ -20,6 +13,4 @@ CASES = Cases(
         ("schedule", "both"),
     ],
     has_global=True,
-    plain={"projections": False, "individual_extractor": False},
-    page="## The regulariser of eq. 11 is zero\n\nFor projections onto orthogonal subspaces",
 )

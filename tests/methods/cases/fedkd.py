@@ -7,9 +7,7 @@ CASES = Cases(
         {"weights": k["theta"] + k["s"]},
         {"weights": None, "ranks": k["matrices"]},  # by the ranks: see test_further_baselines
     ),
-    options=[{"T_start": 0.5, "T_end": 0.9}],
     bad=[("T_start", 0.0), ("T_end", 1.5), ("mentee", 3)],
     has_global=True,
     averaging="uniform",
-    plain=None,
 )

@@ -14,8 +14,6 @@ CASES = Cases(
             "v": 1,
         },
     ),
-    options=[{"collaborate": False, "head_lr": None}, {"least_weight": 0.001, "head_epochs": 2}],
     bad=[("lam", -1.0), ("head_epochs", 0), ("head_lr", 0.0), ("least_weight", 1.0)],
-    plain=None,
     apart=["head.*"],
 )

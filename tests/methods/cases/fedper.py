@@ -2,8 +2,4 @@
 
 from tests.methods.cases import Cases, same
 
-CASES = Cases(
-    traffic=lambda k, owned, n: same(k["theta"] - k["H"] + k["s"]),
-    options=[{"personal": "fc_stack"}],
-    bad=[("personal", "conv")],
-)
+CASES = Cases(traffic=lambda k, owned, n: same(k["theta"] - k["H"] + k["s"]), bad=[("personal", "conv")])

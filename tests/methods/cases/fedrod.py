@@ -1,11 +1,5 @@
 """What tests know of FedRoD."""
 
-from tests.methods.cases import Cases, same
+from tests.methods.cases import Cases
 
-CASES = Cases(
-    traffic=lambda k, owned, n: same(k["theta"] + k["s"]),
-    options=[{"head": "fc_stack"}, {"balanced": False}],
-    bad=[("head", "conv")],
-    has_global=True,
-    plain=None,
-)
+CASES = Cases(bad=[("head", "conv")], has_global=True)

@@ -2,8 +2,4 @@
 
 from tests.methods.cases import Cases, same
 
-CASES = Cases(
-    traffic=lambda k, owned, n: same(k["H"]),
-    options=[{"p": 5}],
-    bad=[("p", 0), ("p", 1.5)],
-)
+CASES = Cases(traffic=lambda k, owned, n: same(k["H"]), bad=[("p", 0), ("p", 1.5)])

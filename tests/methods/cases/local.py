@@ -2,7 +2,4 @@
 
 from tests.methods.cases import Cases
 
-CASES = Cases(
-    traffic=lambda k, owned, n: ({}, {}),
-    averages=None,
-)
+CASES = Cases(traffic=lambda k, owned, n: ({}, {}), averages=None)

@@ -7,7 +7,6 @@ CASES = Cases(
         {"weights": k["theta"] + k["s"]},
         {"weights": k["theta"] + k["s"], "kept": k["layers"]},
     ),
-    options=[{"mode": "no_bn"}, {"mode": "bottom", "k": 2}, {"gumbel_start": 1.0, "share": 0.5}],
     bad=[
         ("mode", "some"),
         ("k", 0),

@@ -7,9 +7,7 @@ CASES = Cases(
         {"weights": k["theta"] - k["H"] + k["s"], "head": k["H"]},
         {"weights": k["theta"] - k["H"] + k["s"], "head": k["H"], "confidence": 1},
     ),
-    options=[{"normalize_elbo": False, "beta": 0.5, "mc_samples": 2, "head_lr": 0.01, "head_epochs": 3}],
     bad=[("mc_samples", 0), ("head_lr", 0.0), ("head_epochs", 0), ("init_scale", 0.0), ("beta", 1.0)],
     has_global=True,
-    plain=None,
     apart=["head.*"],
 )
