@@ -10,12 +10,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from rayfl.errors import Conflict, Damaged, Missing
+from rayfl.errors import Conflict, Damaged, Missing, UserError
 from rayfl.methods import SCAFFOLD
 from rayfl.running.saved_models import load_models
 from rayfl.training import Params
 from rayfl.training.state import State, take_apart
-from tests.hostile.damage import into_fifo, into_folder, into_loop
+from tests.hostile.damage import into_fifo, into_loop
 from tests.hostile.harness import Case, put_run
 
 RESUME = "run --resume run --rounds 3 --quiet true --loggers []"
@@ -148,36 +148,26 @@ FILE = f"{CHECKPOINTS}/*.safetensors"
 THERE = "the checkpoint"
 MANIFEST = f"{CHECKPOINTS}/manifest-000002.json"
 
+NAMES = (None, "", "..", "server-\0.safetensors", "manifest-000002.json", "server-" + "0" * 24)
+
 BODIES: list[tuple[str, Callable[[Path], None]]] = [
-    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, None, 10**30, [2])),
-    *(
-        (f"server {value!r:.30}", put("server", value))
-        for value in (
-            *(None, 5, ["a"], "", "..", "/etc/passwd", "server-\0.safetensors", "server-" + "a" * 5000),
-            *("manifest-000002.json", "server-" + "0" * 24, "SERVER-" + "0" * 24 + ".safetensors"),
-        )
-    ),
+    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, None)),
+    *((f"server {value!r:.30}", put("server", value)) for value in NAMES),
     ("server outside of the folder", forge(outside)),
-    ("server by an absolute path", forge(lambda b, f: b.update(server=str(f.absolute() / b["server"])))),
-    ("server by way of ..", forge(lambda b, f: b.update(server=f"../checkpoints/{b['server']}"))),
     ("a client file as server", forge(lambda b, f: b.update(server=b["clients"]["0"]))),
     ("the server as client file", forge(lambda b, f: b.update(clients={"0": b["server"]}))),
-    *((f"clients {value!r:.20}", put("clients", value)) for value in (None, [], "x", {"0": 5}, {"0": None})),
+    *((f"clients {value!r:.20}", put("clients", value)) for value in (None, [], {"0": 5})),
     ("client file x", forge(lambda b, f: b.update(clients={"x": b["clients"]["0"]}))),
-    *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
-    *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, 5, "x", [[0]], [0.5])),
-    *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5, {"code": 5})),
+    ("progress as list", put("progress", [])),
+    *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, [[0]], [0.5])),
+    *((f"settings {value!r:.20}", put("settings", value)) for value in ([], {"code": 5})),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
     ("nested lists", raw(b"[" * 100_000 + b"]" * 100_000)),
-    ("nested mappings", raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)),
-    ("nothing", raw(b" ")),
     ("no text", raw(b"\xff\xfe\0")),
     ("a number", raw(b"5")),
     ("a number of 5000 digits", raw(b'{"manifest": {"round": ' + b"9" * 5000 + b"}}")),
     ("a fifo", replaced("manifest", into_fifo)),
-    ("a folder", replaced("manifest", into_folder)),
-    ("a loop of links", replaced("manifest", into_loop)),
 ]
 
 DEEP = '{"dict":[["a",' * 5000 + '{"value":1}' + "]]}" * 5000
@@ -191,7 +181,6 @@ STATES: list[tuple[str, Callable[[Path], None]]] = [
     ("tensors that overlap", file("server", lambda c: c[:-400])),
     ("a structure that is no JSON", structured("{")),
     ("a structure nested deeply", structured(DEEP)),
-    ("a structure of text", structured('"params"')),
     ("a structure with other names", structured('{"params":["nothing"],"train":[]}')),
     ("a structure with NaN", structured('{"value":NaN}')),
 ]
@@ -206,6 +195,14 @@ FITTING: list[tuple[str, Callable[[Path], None]]] = [
     ("a server without anything", structured('{"dict":[]}')),
 ]
 
+OTHERS: list[tuple[str, type[UserError], str, Callable[[Path], None]]] = [
+    ("the format 99", Conflict, MANIFEST, put("format", 99)),
+    ("the format None", Conflict, MANIFEST, put("format", None)),
+    ("a server file as fifo", Damaged, CHECKPOINTS, replaced("server", into_fifo)),
+    ("checkpoints as file", Missing, CHECKPOINTS, replaced("folder", into_file)),
+    ("checkpoints as loop", Missing, CHECKPOINTS, replaced("folder", into_loop)),
+]
+
 CASES = [
     *(
         Case(f"manifest: {name}", RESUME, Damaged, CHECKPOINTS, f"{MANIFEST} is damaged", prepare=prepare)
@@ -214,31 +211,6 @@ CASES = [
     *(Case(f"file: {name}", RESUME, Damaged, FILE, prepare=prepare) for name, prepare in STATES),
     *(Case(f"file: {name}", RESUME, Conflict, THERE, prepare=prepare) for name, prepare in FITTING),
     *(Case(f"models: {name}", models, Conflict, THERE, prepare=prepare) for name, prepare in FITTING[:2]),
-    *(
-        Case(
-            f"manifest: the format {value!r:.20}",
-            RESUME,
-            Conflict,
-            MANIFEST,
-            prepare=put("format", value),
-        )
-        for value in (99, None, [["x"] * 50])
-    ),
+    *(Case(name, RESUME, kind, place, prepare=prepare) for name, kind, place, prepare in OTHERS),
     Case("models: a server outside", models, Damaged, CHECKPOINTS, prepare=forge(outside)),
-    Case(
-        "a server file as fifo",
-        RESUME,
-        Damaged,
-        CHECKPOINTS,
-        prepare=replaced("server", into_fifo),
-    ),
-    Case("a server file as folder", RESUME, Damaged, CHECKPOINTS, prepare=replaced("server", into_folder)),
-    Case(
-        "checkpoints as file",
-        RESUME,
-        Missing,
-        CHECKPOINTS,
-        prepare=replaced("folder", into_file),
-    ),
-    Case("checkpoints as loop", RESUME, Missing, CHECKPOINTS, prepare=replaced("folder", into_loop)),
 ]

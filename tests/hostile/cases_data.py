@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.errors import BadData, Damaged, Missing
+from rayfl.errors import BadData, Damaged, Missing, UserError
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 from tests.support.digits_five import write_svhn
@@ -93,10 +93,10 @@ def mat(**arrays: Any) -> How:
     return how
 
 
-def pictures(how: How, name: str = PICTURE) -> Callable[[Path], None]:
+def pictures(how: How) -> Callable[[Path], None]:
     def prepare(folder: Path) -> None:
         write(folder / "data", ["a", "b"], ["x", "y"], [5, 5])
-        how(folder / name)
+        how(folder / PICTURE)
 
     return prepare
 
@@ -109,6 +109,15 @@ def strange_class(path: Path) -> None:
     shutil.copytree(path.parent, path.parent.with_name("z\udcff"))
 
 
+def no_folders(path: Path) -> None:
+    shutil.rmtree(path.parents[2])
+    path.parents[2].mkdir()
+
+
+def bad_archive(path: Path) -> None:
+    path.rename(path.with_name(f"{path.name}.gz")).write_bytes(b"\x1f\x8bx")
+
+
 def no_images(path: Path) -> None:
     for domain in path.parents[2].iterdir():
         shutil.rmtree(domain / path.parent.name)
@@ -119,49 +128,87 @@ LINE = b"1 " + b" ".join(b"%d:0.5" % i for i in range(1, 257)) + b"\n"
 X = np.zeros((32, 32, 3, 4), np.uint8)
 Y = np.array([[1], [2], [3], [4]], np.uint8)
 
+CIFARS = {
+    "cut": cifar(cut),
+    "empty": cifar(content(b"")),
+    "a list": cifar(content(pickle.dumps([1]))),
+    "a command": cifar(content(b"cos\nsystem\n(S'touch CANARY'\ntR.")),
+    "a huge array": cifar(
+        content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
+    ),
+    "nested": cifar(content(b"(" * 100_000 + b"l" * 100_000 + b".")),
+    "data as list": batch(data=[[0] * 3072] * 4),
+    "data of another type": batch(data=np.zeros((4, 3072), np.float32)),
+    "data of another shape": batch(data=np.zeros((4, 3071), np.uint8)),
+    "data in one dimension": batch(data=np.zeros(3072, np.uint8)),
+    "fewer labels": batch(labels=[0, 1]),
+    "labels out of range": batch(labels=[0, 1, 2, 10]),
+    "negative labels": batch(labels=[0, 1, 2, -1]),
+    "labels as text": batch(labels=["0", "1", "2", "3"]),
+    "labels without end": batch(labels=[0, 1, 2, 10**30]),
+    "no labels": batch(labels=None),
+}
+MNISTS = {
+    "cut": mnist(cut),
+    "longer": mnist(longer),
+    "a header alone": mnist(content(bytes([0, 0, 8, 3]))),
+    "another type": mnist(content(bytes([0, 0, 13, 3]) + b"\0" * 100)),
+    "sizes without end": mnist(content(bytes([0, 0, 8, 3]) + b"\xff" * 12)),
+    "other dimensions": mnist(content(idx(np.zeros((6, 28), np.uint8)))),
+    "images without pixels": mnist(content(idx(np.zeros((6, 0, 28), np.uint8)))),
+    "labels out of range": mnist(content(idx(np.full(6, 10, np.uint8))), LABELS),
+    "fewer labels": mnist(content(idx(np.zeros(5, np.uint8))), LABELS),
+}
+USPSS = {
+    "no archive": usps(b"x", packed=False),
+    "empty": usps(b""),
+    "no numbers": usps(b"a b c"),
+    "a value short": usps(LINE[:-8]),
+    "a label out of range": usps(LINE.replace(b"1 ", b"11 ", 1)),
+    "a value out of range": usps(LINE.replace(b":0.5", b":1.5", 1)),
+    "a value that is no number": usps(LINE.replace(b":0.5", b":nan", 1)),
+}
+SVHNS = {
+    "cut": svhn(cut),
+    "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
+    "no images": svhn(mat(y=Y)),
+    "no labels": svhn(mat(X=X)),
+    "images of another type": svhn(mat(X=X.astype(float), y=Y)),
+    "images in three dimensions": svhn(mat(X=X[0], y=Y)),
+    "labels of another type": svhn(mat(X=X, y=Y + 0.5)),
+    "labels out of range": svhn(mat(X=X, y=Y + 200)),
+    "fewer labels": svhn(mat(X=X, y=Y[1:])),
+    "labels as text": svhn(mat(X=X, y="text")),
+}
+PICTURES: list[tuple[str, type[UserError], str, How]] = [
+    ("cut", Damaged, "frame_0000.png", lambda path: path.write_bytes(path.read_bytes()[:50])),
+    ("empty", Damaged, "frame_0000.png", content(b"")),
+    ("text", Damaged, "frame_0000.png", content(b"hello")),
+    ("no folders", BadData, "data", no_folders),
+    ("no images", Missing, "data", no_images),
+    ("a name that is no text", BadData, "data/a/x", strange_name),
+    ("a class that is no text", BadData, "data/a", strange_class),
+]
+
 CASES = [
     *(
-        Case(f"CIFAR-10: {name}", CIFAR, Damaged, "data_batch_2", prepare=prepare)
-        for name, prepare in {
-            "cut": cifar(cut),
-            "empty": cifar(content(b"")),
-            "a list": cifar(content(pickle.dumps([1]))),
-            "a command": cifar(content(b"cos\nsystem\n(S'touch CANARY'\ntR.")),
-            "a class": cifar(content(b"cbuiltins\neval\n(S'1'\ntR.")),
-            "a huge array": cifar(
-                content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
-            ),
-            "nested": cifar(content(b"(" * 100_000 + b"l" * 100_000 + b".")),
-            "no data": batch(data=None),
-            "data as list": batch(data=[[0] * 3072] * 4),
-            "data of another type": batch(data=np.zeros((4, 3072), np.float32)),
-            "data of another shape": batch(data=np.zeros((4, 3071), np.uint8)),
-            "data in one dimension": batch(data=np.zeros(3072, np.uint8)),
-            "fewer labels": batch(labels=[0, 1]),
-            "labels out of range": batch(labels=[0, 1, 2, 10]),
-            "negative labels": batch(labels=[0, 1, 2, -1]),
-            "labels as text": batch(labels=["0", "1", "2", "3"]),
-            "labels without end": batch(labels=[0, 1, 2, 10**30]),
-            "no labels": batch(labels=None),
-        }.items()
-    ),
-    Case(
-        "MNIST: a damaged archive",
-        MNIST,
-        Damaged,
-        "train-images-idx3-ubyte.gz",
-        prepare=mnist(
-            lambda path: (path.with_name(path.name + ".gz").write_bytes(b"\x1f\x8bx"), path.unlink())
-        ),
-    ),
-    *(
-        Case(f"{data}: {name}", command, Missing, place, prepare=made(how))
-        for data, command, place, made in (
-            ("CIFAR-10", CIFAR, "data_batch_2", cifar),
-            ("MNIST", MNIST, "train-images-idx3-ubyte", mnist),
-            ("SVHN", SVHN, "train_32x32.mat", svhn),
+        Case(f"{command.split()[2]}: {name}", command, Damaged, place, prepare=prepare)
+        for command, place, prepared in (
+            (CIFAR, "data_batch_2", CIFARS),
+            (MNIST, "train-images-idx3-ubyte", MNISTS),
+            (USPS, "usps.bz2", USPSS),
+            (SVHN, "train_32x32.mat", SVHNS),
         )
-        for name, how in (("a folder", into_folder), ("a fifo", into_fifo), ("a loop", into_loop))
+        for name, prepare in prepared.items()
+    ),
+    Case("MNIST: a bad archive", MNIST, Damaged, "train-images-idx3-ubyte.gz", prepare=mnist(bad_archive)),
+    *(
+        Case(f"{place}: {how.__name__}", command, Missing, place, prepare=made(how))
+        for command, place, made, how in (
+            (CIFAR, "data_batch_2", cifar, into_folder),
+            (MNIST, "train-images-idx3-ubyte", mnist, into_fifo),
+            (SVHN, "train_32x32.mat", svhn, into_loop),
+        )
     ),
     Case(
         "CIFAR-10: no names",
@@ -169,71 +216,11 @@ CASES = [
         Damaged,
         "batches.meta",
         prepare=cifar(
-            content(pickle.dumps({"label_names": [1, 2]})), "data/cifar-10-batches-py/batches.meta"
+            content(pickle.dumps({"label_names": [1, 2]})), BATCH.replace("data_batch_2", "batches.meta")
         ),
     ),
     *(
-        Case(f"MNIST: {name}", MNIST, Damaged, "train-images-idx3-ubyte", prepare=prepare)
-        for name, prepare in {
-            "cut": mnist(cut),
-            "longer": mnist(longer),
-            "empty": mnist(content(b"")),
-            "a header alone": mnist(content(bytes([0, 0, 8, 3]))),
-            "another type": mnist(content(bytes([0, 0, 13, 3]) + b"\0" * 100)),
-            "sizes without end": mnist(content(bytes([0, 0, 8, 3]) + b"\xff" * 12)),
-            "other dimensions": mnist(content(idx(np.zeros((6, 28), np.uint8)))),
-            "images without pixels": mnist(content(idx(np.zeros((6, 0, 28), np.uint8)))),
-            "labels out of range": mnist(content(idx(np.full(6, 10, np.uint8))), LABELS),
-            "fewer labels": mnist(content(idx(np.zeros(5, np.uint8))), LABELS),
-        }.items()
-    ),
-    *(
-        Case(f"USPS: {name}", USPS, Damaged, "usps.bz2", prepare=prepare)
-        for name, prepare in {
-            "no archive": usps(b"x", packed=False),
-            "empty": usps(b""),
-            "no numbers": usps(b"a b c"),
-            "a value short": usps(LINE[:-8]),
-            "a label out of range": usps(LINE.replace(b"1 ", b"11 ", 1)),
-            "a value out of range": usps(LINE.replace(b":0.5", b":1.5", 1)),
-            "a value that is no number": usps(LINE.replace(b":0.5", b":nan", 1)),
-        }.items()
-    ),
-    *(
-        Case(f"SVHN: {name}", SVHN, Damaged, "train_32x32.mat", prepare=prepare)
-        for name, prepare in {
-            "cut": svhn(cut),
-            "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
-            "no images": svhn(mat(y=Y)),
-            "no labels": svhn(mat(X=X)),
-            "images of another type": svhn(mat(X=X.astype(float), y=Y)),
-            "images in three dimensions": svhn(mat(X=X[0], y=Y)),
-            "labels of another type": svhn(mat(X=X, y=Y + 0.5)),
-            "labels out of range": svhn(mat(X=X, y=Y + 200)),
-            "fewer labels": svhn(mat(X=X, y=Y[1:])),
-            "labels as text": svhn(mat(X=X, y="text")),
-        }.items()
-    ),
-    *(
-        Case(f"images: {name}", FOLDERS, kind, place, prepare=prepare)
-        for name, prepare, kind, place in (
-            (
-                "cut",
-                pictures(lambda path: path.write_bytes(path.read_bytes()[:50])),
-                Damaged,
-                "frame_0000.png",
-            ),
-            ("empty", pictures(content(b"")), Damaged, "frame_0000.png"),
-            ("text", pictures(content(b"hello")), Damaged, "frame_0000.png"),
-            (
-                "no folders",
-                pictures(lambda path: shutil.rmtree(path.parents[2]) or path.parents[2].mkdir()),
-                BadData,
-                "data",
-            ),
-            ("no images", pictures(no_images), Missing, "data"),
-            ("a name that is no text", pictures(strange_name), BadData, "data/a/x"),
-            ("a class that is no text", pictures(strange_class), BadData, "data/a"),
-        )
+        Case(f"images: {name}", FOLDERS, kind, place, prepare=pictures(how))
+        for name, kind, place, how in PICTURES
     ),
 ]

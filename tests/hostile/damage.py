@@ -11,6 +11,7 @@ def into_folder(path: Path) -> None:
 
 
 def into_fifo(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     _remove(path)
     os.mkfifo(path)
 
@@ -21,4 +22,4 @@ def into_loop(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

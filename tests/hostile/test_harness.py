@@ -88,24 +88,18 @@ def test_what_a_case_must_not_do_is_seen(
             carry_out(case, tmp_path, monkeypatch, capsys)
 
 
-def test_words_that_are_not_said_are_seen(
+def hang(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    (folder / "fifo").read_text()
+
+
+def test_words_that_are_not_said_and_a_case_that_hangs_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(harness.COMMANDS, "say", say)
     carry_out(Case("made up", "say wrong", says="wrong"), tmp_path, monkeypatch, capsys)
     with pytest.raises(AssertionError, match="'right' is not in"):
         carry_out(Case("made up", "say wrong", says="right"), tmp_path, monkeypatch, capsys)
-
-
-def test_a_case_that_hangs_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(harness, "SECONDS", 0.01)
-    os.mkfifo(tmp_path / "fifo")
     with pytest.raises(Late):
-        carry_out(
-            Case("made up", lambda folder: (folder / "fifo").read_text(), says=""),
-            tmp_path,
-            monkeypatch,
-            capsys,
-        )
+        carry_out(Case("made up", hang), tmp_path, monkeypatch, capsys)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import sys
 from abc import ABC
 from contextlib import redirect_stdout
 from typing import Annotated, ClassVar, Literal
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
+import rayfl
 from rayfl.data import Synthetic
 from rayfl.engine import Engine
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown, UserError
@@ -22,6 +25,7 @@ from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below
 from rayfl.settings.arguments import arguments_of
 from rayfl.settings.base import class_names
+from rayfl.settings.imports import local_imports
 from rayfl.system.own_code import code_digests
 from tests.support.federations import federation_from
 from tests.support.own_modules import OwnModules
@@ -207,6 +211,20 @@ def test_classes_of_tests_are_no_choices():
     assert class_names(Engine) == ["Inline", "Ray"]
     assert class_names(int) == []
     assert "Tiny" not in class_names(Architecture)
+
+
+def test_modules_of_the_current_folder_come_last_and_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = [path for path in sys.path if path]
+    monkeypatch.setattr(sys, "path", [*before])
+    monkeypatch.delenv(rayfl.STARTED, raising=False)
+    with local_imports():
+        assert sys.path == [*before, str(tmp_path)]
+        assert os.environ[rayfl.STARTED] == str(tmp_path)
+        with local_imports():
+            assert sys.path == [*before, str(tmp_path)]
+    assert sys.path == before
+    assert rayfl.STARTED not in os.environ
 
 
 def test_the_source_of_a_class_is_that_of_its_definition(own_modules: OwnModules) -> None:

@@ -3,8 +3,6 @@
 import errno
 import logging
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,40 +25,20 @@ def raising(error: BaseException) -> Callable[[], None]:
     return command
 
 
+FULL = "No space left on device"
+DENIED = PermissionError(errno.EACCES, "Permission denied", "some/file")
+ADVICE = "use less data, smaller inputs or fewer clients"
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "place", "says"),
     [
         (Conflict("net", "is too deep"), Conflict, "net", "net is too deep"),
-        (
-            PermissionError(errno.EACCES, "Permission denied", "some/file"),
-            Missing,
-            "some/file",
-            "some/file: Permission denied",
-        ),
-        (
-            NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"),
-            Missing,
-            "a/b",
-            "a/b: Not a directory",
-        ),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "a"),
-            Shortage,
-            "",
-            "a: No space left on device: make room; then start it again",
-        ),
-        (
-            MemoryError(),
-            Shortage,
-            "",
-            "not enough memory: use less data, smaller inputs or fewer clients",
-        ),
-        (
-            MemoryError("9 GB"),
-            Shortage,
-            "",
-            "not enough memory (9 GB): use less data, smaller inputs or fewer clients",
-        ),
+        (DENIED, Missing, "some/file", "some/file: Permission denied"),
+        (OSError(errno.EACCES, None, "a/b"), Missing, "a/b", "a/b: [Errno 13] None: 'a/b'"),
+        (OSError(errno.ENOSPC, "", "a"), Shortage, "", f"a: {FULL}: make room; then start it again"),
+        (MemoryError(), Shortage, "", f"not enough memory: {ADVICE}"),
+        (MemoryError("9 GB"), Shortage, "", f"not enough memory (9 GB): {ADVICE}"),
     ],
 )
 def test_what_a_user_can_put_right_is_in_one_line(
@@ -133,13 +111,11 @@ def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixt
     assert not logging.getLogger("rayfl").handlers
 
 
-def test_a_warning_about_data_on_the_command_line() -> None:
+def test_a_warning_about_data_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--data.train 60 --data.test 20 --data.domains 3 --data.partition DomainPerClient --clients 2"
     command = f"--data Synthetic {options} --engine Inline --rounds 1 --net no.net --quiet true"
-    done = subprocess.run(
-        [sys.executable, "-m", "rayfl.run", *command.split()], capture_output=True, text=True
-    )
-    warned, refused = done.stderr.splitlines()
+    assert main(command.split()) == 2
+    warned, refused = capsys.readouterr().err.splitlines()
     assert warned.startswith("warning: DomainPerClient: ")
     assert refused.startswith("rayfl: error: ")
 

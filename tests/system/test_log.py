@@ -9,7 +9,7 @@ import pytest
 from rayfl import Federation, Inline
 from rayfl.data import Synthetic
 from rayfl.errors import BadCode, Shortage
-from rayfl.nets import LeNet
+from rayfl.nets import CNNB, LeNet
 from rayfl.system.log import RunLog, log, warnings_shown
 from rayfl.system.text import warn
 from tests.support.refusals import refused
@@ -43,6 +43,8 @@ def test_warnings_from_before_the_folder_is_made_are_in_it(tmp_path, capsys):
     (line,) = messages(tmp_path / "run")
     assert line.startswith("WARNING FedBN leaves a part of the net with the clients")
     assert capsys.readouterr().err == f"warning: {line.removeprefix('WARNING ')}\n"
+    federation(tmp_path / "other", log_level="warning", net=CNNB()).run()
+    assert messages(tmp_path / "other") == []
 
 
 def test_debug_tells_of_times_and_checkpoints(tmp_path):

@@ -99,6 +99,28 @@ def test_only_the_main_thread_answers() -> None:
     assert seen == [before]
 
 
+def test_what_is_written_to_a_closed_terminal_goes_nowhere() -> None:
+    control, terminal = pty.openpty()
+    before = os.dup(1)
+    os.dup2(terminal, 1)
+    os.close(terminal)
+    try:
+        with handle_signals(lambda number: None):
+            signal.raise_signal(signal.SIGHUP)
+            assert os.isatty(1)  # it is open
+            os.close(control)
+            signal.raise_signal(signal.SIGTERM)
+            assert not os.isatty(1)
+            with pytest.raises(OSError, match="error"):
+                os.write(1, b"a line")
+            signal.raise_signal(signal.SIGHUP)
+            assert os.write(1, b"a line") == 6
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+@pytest.mark.slow
 def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -> None:
     """What it still has to say fails there, and ends nothing."""
     control, terminal = pty.openpty()
