@@ -1,39 +1,33 @@
 """A federation that loses processes goes on without them, and its records do not show it.
 
-Processes are killed with SIGKILL: by themselves in the middle of their work, or by the driver while calls to
-them are under way.
+Processes kill themselves with SIGKILL in the middle of their work; pretended ones in this process are lost.
 """
 
 import errno
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from tensorboard.summary.writer import event_file_writer
 
 from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
 from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, Ditto, FedAvg
-from rayfl.record.checkpoint import Checkpoints
 from rayfl.running.result import Result
 from rayfl.training import Client, State
 from tests.support.federations import bytes_of_run, small
-from tests.support.workers import pretend
+from tests.support.workers import PretendWorkers, pretend
 
 ray: Any = pytest.importorskip("ray")
 
@@ -75,25 +69,21 @@ class Mortal(Ditto):
 
     Args:
         folder: where a file says who has died.
-        always: whether they die in every try.
         training: the round in which a client actor dies.
         aggregating: the round in which the server dies.
         scoring: the round in which a client actor dies.
     """
 
-    def __init__(
-        self, folder: str, training: int = -1, aggregating: int = -1, scoring: int = -1, always: bool = False
-    ) -> None:
+    def __init__(self, folder: str, training: int = -1, aggregating: int = -1, scoring: int = -1) -> None:
         super().__init__()
         self.folder = folder
         self.training = training
         self.aggregating = aggregating
         self.scoring = scoring
-        self.always = always
 
     def die(self, phase: str) -> None:
         sign = Path(self.folder, phase)
-        if self.always or not sign.exists():
+        if not sign.exists():
             sign.touch()
             if phase == "scoring":
                 raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -131,189 +121,35 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("ray_runtime")
-def test_processes_that_die_in_the_middle_of_their_work(
+@pytest.mark.parametrize(
+    ("deaths", "back_to", "server_lives"),
+    [
+        ({"training": 2}, [2], [True]),
+        pytest.param(
+            {"training": 1, "aggregating": 2, "scoring": 4},
+            [0, 2, 4],
+            [True, False, True],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_process_that_dies_in_the_middle_of_its_work(
     tmp_path: Path,
     undisturbed: dict[str, bytes],
     alive: list[list[int]],
     capsys: pytest.CaptureFixture[str],
+    deaths: dict[str, int],
+    back_to: list[int],
+    server_lives: list[bool],
 ) -> None:
-    """Those that live go on."""
-    method = Mortal(str(tmp_path), training=1, aggregating=2, scoring=4)
+    """The one that lives goes on."""
+    method = Mortal(str(tmp_path), **deaths)
     small(tmp_path / "run", method=method, engine=Ray(actors=1), rounds=ROUNDS).run()
-    servers, workers = zip(*alive, strict=True)
-    assert [servers[k] == servers[k + 1] for k in range(3)] == [True, False, True]
-    assert [workers[k] == workers[k + 1] for k in range(3)] == [False, True, False]
+    assert [before[0] == after[0] for before, after in pairwise(alive)] == server_lives
+    assert [before[1] != after[1] for before, after in pairwise(alive)] == server_lives
     assert everything(tmp_path / "run") == undisturbed
-    assert losses(tmp_path / "run") == [0, 2, 4]
+    assert losses(tmp_path / "run") == back_to
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
-
-
-class Busy(Ditto):
-    """In round 1 the process that trains first dies; the other is busy until a pipe has something for it.
-
-    Args:
-        folder: with the pipe.
-    """
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        if client.round == 1:
-            try:
-                Path(self.folder, "died").touch(exist_ok=False)
-            except FileExistsError:
-                with Path(self.folder, "pipe").open("rb", buffering=0) as pipe:
-                    pipe.read(1)
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return await super().local_update(client, state, down)
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_processes_that_are_busy_when_another_dies_go_on(
-    tmp_path: Path,
-    undisturbed: dict[str, bytes],
-    alive: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
-    keep_survivors = RayWorkers.keep_survivors
-
-    def surviving(self: RayWorkers) -> None:
-        keep_survivors(self)
-        os.write(pipe, bytes(1000))
-
-    monkeypatch.setattr(RayWorkers, "keep_survivors", surviving)
-    monkeypatch.setattr(ray_workers, "DRAIN_SECONDS", 0.1)
-    small(tmp_path / "run", method=Busy(str(tmp_path)), engine=Ray(actors=2), rounds=ROUNDS).run()
-    os.close(pipe)
-    before, after = alive
-    assert before[0] == after[0]
-    assert len({*before} & {*after}) == 2
-    assert everything(tmp_path / "run") == undisturbed
-    assert losses(tmp_path / "run") == [0]
-
-
-class Strikes:
-    """Kills processes of a session while calls to them are under way.
-
-    Args:
-        monkeypatch: undoes it.
-        strikes: (method of a session, number of its call) -> chooses the victims among (client actors,
-            server), as pids.
-    """
-
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        strikes: dict[tuple[str, int], Callable[[list[int], int], list[int]]],
-    ) -> None:
-        self.done = 0
-        counts: Counter[str] = Counter()
-        due: list[Callable[[list[int], int], list[int]]] = []
-        get = RayWorkers.get
-
-        def striking(workers: RayWorkers, *arguments: Any) -> Any:
-            for choose in due:
-                self.done += 1
-                for pid in choose([where["pid"] for where in workers.where], workers.server_where["pid"]):
-                    os.kill(pid, signal.SIGKILL)
-            due.clear()
-            return get(workers, *arguments)
-
-        def counted(phase: str) -> Any:
-            original = getattr(Session, phase)
-
-            def call(session: Session, *arguments: Any) -> Any:
-                counts[phase] += 1
-                if choose := strikes.get((phase, counts[phase])):
-                    due.append(choose)
-                return original(session, *arguments)
-
-            return call
-
-        monkeypatch.setattr(RayWorkers, "get", striking)
-        for phase in {phase for phase, _ in strikes}:
-            monkeypatch.setattr(Session, phase, counted(phase))
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_killed_at_seeded_moments(
-    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In some phases once, at a round drawn at random: some client actors, the server, or all of them."""
-    draw = random.Random(1)
-
-    def victims(actors: list[int], server: int) -> list[int]:
-        return draw.sample([*actors, server], draw.randint(1, len(actors) + 1))
-
-    strikes = Strikes(monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in ("evaluate", "save")})
-    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
-    assert strikes.done == 2
-    assert everything(tmp_path / "run") == undisturbed
-    assert 1 <= len(losses(tmp_path / "run")) <= 2
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_after_a_lack_of_memory_half_the_actors_go_on(
-    tmp_path: Path,
-    undisturbed: dict[str, bytes],
-    alive: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    get = ray.get
-
-    def says_why(*arguments: Any, **options: Any) -> Any:
-        try:
-            return get(*arguments, **options)
-        except ray.exceptions.RayActorError as error:
-            raise ray.exceptions.OutOfMemoryError(
-                "Task was killed due to the node running low on memory."
-            ) from error
-
-    monkeypatch.setattr(ray, "get", says_why)
-    monkeypatch.setattr(ray_workers, "HOST_CHECK_SECONDS", 0.0)  # and no others are started meanwhile
-
-    def wait_for_the_end_of_others(actors: list[int], server: int) -> list[int]:
-        others = [process for process in psutil.process_iter() if process.pid in alive[0]]
-        _, left = psutil.wait_procs([p for p in others if p.pid not in (server, *actors)], timeout=60)
-        assert left == []
-        return []
-
-    due = {("evaluate", 2): lambda actors, server: actors[:1], ("evaluate", 4): wait_for_the_end_of_others}
-    strikes = Strikes(monkeypatch, due)
-    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=3), rounds=ROUNDS).run()
-    assert strikes.done == 2
-    assert everything(tmp_path / "run") == undisturbed
-    (server, _, other, _), after = alive
-    assert after == [server, other]
-    actors = [len(line["actors"]) for line in records(tmp_path / "run", "engine.jsonl") if "actors" in line]
-    assert actors[-1] == 1
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_a_process_that_dies_again_and_again_ends_the_run(
-    tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    method = Mortal(str(tmp_path), training=2, always=True)
-    engine = Ray(actors=1, recoveries=1)
-    with refused(Shortage) as end:
-        small(tmp_path / "run", method=method, engine=engine, rounds=ROUNDS).run()
-    assert "2 times since the last checkpoint" in str(end.value)
-    assert "\n" not in str(end.value)
-    assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
-    assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
-    federation = small(tmp_path / "run", method=Ditto(), rounds=ROUNDS)
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    manifest, _ = checkpoints.newest_intact()
-    assert manifest is not None
-    settings = {"division": manifest.settings["division"], **federation.result_settings()}
-    checkpoints.commit(replace(manifest, settings=settings))  # those there are of a method that dies
-    federation.resume(tmp_path / "run").run()
-    assert everything(tmp_path / "run") == undisturbed
 
 
 # ---- hosts that come and go
@@ -343,6 +179,7 @@ def new_host(ray_runtime: str) -> Iterator[Callable[[], subprocess.Popen[bytes]]
         host.wait()
 
 
+@pytest.mark.slow
 def test_hosts_that_come_and_go(
     tmp_path: Path,
     undisturbed: dict[str, bytes],
@@ -396,13 +233,33 @@ def flaky(folder: Path, *lost: tuple[str, int], **settings: Any) -> None:
 OPERATIONS = ("download", "train", "aggregate", "evaluate", "save", "restore", "hand_over", "states_of")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_any_sequence_of_losses(tmp_path: Path, undisturbed: dict[str, bytes], seed: int) -> None:
     draw = random.Random(seed)
     lost = draw.sample([(name, number) for name in OPERATIONS for number in range(1, 9)], 8)
     flaky(tmp_path / "run", *lost, method=Ditto())
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "told"),
+    [(0, "before train 5. "), (1, "before train 7, 2 times since the last checkpoint. ")],
+)
+def test_a_process_that_dies_again_and_again_ends_the_run(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, recoveries: int, told: str
+) -> None:
+    """With one line, and its records say which losses it has survived."""
+    monkeypatch.setattr(PretendWorkers, "recoveries", recoveries)
+    lost = ("train", 5), ("train", 7)
+    with refused(Shortage) as end:
+        flaky(tmp_path / "run", *lost, method=Ditto())
+    assert told in str(end.value)
+    assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
+    assert "\n" not in str(end.value)
+    assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == recoveries
+    resumed(tmp_path / "run").run()
+    assert everything(tmp_path / "run") == undisturbed
 
 
 def test_without_checkpoints_everything_is_replayed(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
@@ -415,6 +272,8 @@ def test_without_checkpoints_everything_is_replayed(tmp_path: Path, undisturbed:
 
 def test_what_else_the_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores that are kept between rounds, and TensorBoard's events, go back too."""
+    from tensorboard.summary.writer import event_file_writer
+
     # Files of one second are read in the order of their names, where 10 comes before 9.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     settings: dict[str, Any] = {
@@ -454,36 +313,25 @@ def test_a_loss_while_the_newest_checkpoint_is_damaged(
     assert "does not match its name; going back to the checkpoint before it" in capsys.readouterr().err
 
 
-def test_a_loss_after_a_signal_ends_the_run(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    """The round that was lost need not be replayed before the run can stop."""
-    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
-    flaky(tmp_path / "run", ("aggregate", 4), at_loss=stop, method=Ditto())
-    assert not Result.load(tmp_path / "run").complete
-    resumed(tmp_path / "run").run()
-    assert everything(tmp_path / "run") == undisturbed
-
-
-def test_a_run_that_cannot_start_again_says_how_to_go_on(
-    tmp_path: Path, undisturbed: dict[str, bytes]
+@pytest.mark.parametrize(("stops", "gone"), [(True, False), (False, True), (True, True)])
+def test_a_loss_that_ends_the_run(
+    tmp_path: Path, undisturbed: dict[str, bytes], stops: bool, gone: bool
 ) -> None:
-    """A run whose processes cannot be started again says how to go on."""
-    says = re.escape(
-        f"Ray's raylet on this host is gone, and with it all processes of the run. The run stops with "
-        f"its last checkpoint intact: go on with --resume {tmp_path / 'run'}"
-    )
-    with pytest.raises(UserError, match=says):
-        flaky(tmp_path / "run", ("aggregate", 4), gone=True, method=Ditto())
-    resumed(tmp_path / "run").run()
-    assert everything(tmp_path / "run") == undisturbed
+    """After a signal, the round that was lost need not be replayed; and without Ray it cannot be.
 
-
-def test_a_run_that_was_told_to_stop_stops_without_ray(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    """As where a service manager sends SIGTERM to Ray's processes, too: the newest checkpoint is the end."""
-    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
-    flaky(tmp_path / "run", ("aggregate", 4), at_loss=stop, gone=True, method=Ditto())
-    assert not Result.load(tmp_path / "run").complete
-    (lost,) = [line["lost"] for line in records(tmp_path / "run", "engine.jsonl") if "lost" in line]
-    assert lost.startswith("Ray's raylet on this host is gone")
+    Both come where a service manager sends SIGTERM to Ray's processes, too: the newest checkpoint is the end.
+    """
+    stop = partial(os.kill, os.getpid(), signal.SIGTERM) if stops else lambda: None
+    with nullcontext() if stops else refused(Shortage) as end:
+        flaky(tmp_path / "run", ("aggregate", 4), at_loss=stop, gone=gone, method=Ditto())
+    lost = [line["lost"] for line in records(tmp_path / "run", "engine.jsonl") if "lost" in line]
+    if end is None:
+        assert not Result.load(tmp_path / "run").complete
+        assert [text.startswith("Ray's raylet on this host is gone") for text in lost] == [gone]
+    else:
+        assert "Ray's raylet on this host is gone, and with it all processes of the run" in str(end.value)
+        assert str(end.value).endswith(f"last checkpoint intact: go on with --resume {tmp_path / 'run'}")
+        assert lost == []
     resumed(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
 
@@ -503,7 +351,6 @@ RAISED = {
     "unsaid": Unsaid(),
     "cuDNN": RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     "memory": torch.OutOfMemoryError("CUDA out of memory. GPU 0 has a total capacity of 15 GiB."),
-    "context": torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nMore."),
 }
 
 
@@ -595,24 +442,20 @@ def test_a_repeated_update_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert everything(tmp_path / "run") == everything(tmp_path / "not")
 
 
-@pytest.mark.parametrize("policy", ["stop", "drop"])
 @pytest.mark.parametrize(
     ("execution", "how", "place", "word"),
     [
-        ("loop", "memory", "the GPU", "15 GiB"),
-        ("stacked", "memory", "the GPU", "Lower engine.stack"),
-        ("loop", "context", "the GPU", "an illegal memory access"),
+        ("stacked", "memory", "the GPU", "15 GiB"),
         ("loop", "torch", "the memory", "you tried to allocate"),
         ("loop", "numpy", "the memory", "Unable to allocate"),
     ],
 )
 def test_faults_of_a_machine_are_no_clients(
-    tmp_path: Path, execution: Any, how: str, place: str, word: str, policy: Any
+    tmp_path: Path, execution: Any, how: str, place: str, word: str
 ) -> None:
     """They end the run before its round is over, and nobody is left out."""
-    settings = EVERYONE | {"on_bad_update": policy}
     with refused(Shortage, place) as caught:
-        small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **settings).run()
+        small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **EVERYONE).run()
     assert word in str(caught.value)
     assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
@@ -624,20 +467,25 @@ TOLD = {
 }
 
 
+@pytest.fixture(scope="module")
+def raised(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run leaves in which client 2 has been dropped in round 1."""
+    folder = tmp_path_factory.mktemp("raised")
+    small(folder / "run", method=Failing(), **EVERYONE).run()
+    return everything(folder / "run")
+
+
+@pytest.mark.usefixtures("kept_actors")
 @pytest.mark.parametrize("how", TOLD)
+@pytest.mark.parametrize("engine", [Inline(), Ray(actors=1)], ids=["Inline", "Ray"])
 def test_a_client_that_would_end_the_process_or_has_no_words_is_dropped(
-    tmp_path: Path, how: str, request: pytest.FixtureRequest
+    tmp_path: Path, raised: dict[str, bytes], how: str, engine: Any
 ) -> None:
-    """With every engine as if it had raised anything else."""
-    small(tmp_path / "raised", method=Failing(), **EVERYONE).run()
-    for engine in (Inline(), Ray(actors=1)):
-        if isinstance(engine, Ray):
-            request.getfixturevalue("ray_runtime")
-        folder = tmp_path / type(engine).__name__
-        small(folder, method=Failing(how), engine=engine, **EVERYONE).run()
-        assert everything(folder) == everything(tmp_path / "raised")
-        reasons = [line["dropped"] for line in records(folder, "engine.jsonl")]
-        assert reasons == [{}, {"2": TOLD[how]}, {}]
+    """As if it had raised anything else."""
+    small(tmp_path / "run", method=Failing(how), engine=engine, **EVERYONE).run()
+    assert everything(tmp_path / "run") == raised
+    reasons = [line["dropped"] for line in records(tmp_path / "run", "engine.jsonl")]
+    assert reasons == [{}, {"2": TOLD[how]}, {}]
 
 
 @pytest.mark.parametrize(("how", "word"), [("exit", "would end the process"), ("raise", "no such luck")])
@@ -669,9 +517,10 @@ class Quitting(FedAvg):
         return await super().scores(client, state, down, x)
 
 
-@pytest.mark.usefixtures("ray_runtime")
-@pytest.mark.parametrize("where", ["aggregate", "scores"])
-@pytest.mark.parametrize("engine", [Inline(), Ray(actors=1)], ids=["Inline", "Ray"])
+@pytest.mark.usefixtures("kept_actors")
+@pytest.mark.parametrize(
+    ("where", "engine"), [("aggregate", Inline()), ("aggregate", Ray(actors=1)), ("scores", Ray(actors=1))]
+)
 def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, engine: Any) -> None:
     """It is an error, and not a loss that is replayed."""
     with pytest.raises(RuntimeError, match=r"would end the process \(SystemExit: 3\)"):

@@ -1,6 +1,5 @@
 """Hosts that have another rayfl or other libraries are found before anything trains there."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -22,9 +21,8 @@ from tests.support.refusals import refused
 
 ray: Any = pytest.importorskip("ray")
 
-from rayfl.engine import hosts, ray_workers  # noqa: E402
+from rayfl.engine import hosts  # noqa: E402
 from rayfl.engine.hosts import ask_hosts, compare_hosts, software_here  # noqa: E402
-from rayfl.engine.session import Session  # noqa: E402
 
 USUAL = {"rayfl": "sources 1", "torch": "2.7", "numpy": "2.2", "processor": "A", "GPU": None}
 
@@ -104,7 +102,19 @@ def test_modules_go_by_value_in_the_body_alone() -> None:
     assert "json" not in registered()
 
 
+@pytest.mark.usefixtures("ray_runtime")
+def test_a_run_with_other_software_than_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each process another one."""
+    software = software_here()
+    monkeypatch.setattr(hosts, "software_here", lambda: {**software, "rayfl": f"sources {os.getpid()}"})
+    with pytest.raises(Conflict, match=f"sources {os.getpid()}"):
+        small(tmp_path / "run", engine=Ray(actors=1)).run()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
 def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: str) -> None:
+    """What asks the hosts is sent by value: they do not have the driver's rayfl."""
     shutil.copytree(Path(rayfl.__file__).parent, tmp_path / "other" / "rayfl")
     with (tmp_path / "other" / "rayfl" / "training" / "loop.py").open("a") as source:
         source.write("STEP = 0.9\n")
@@ -120,41 +130,3 @@ def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: 
     assert done.stderr.splitlines()[-1].startswith("rayfl: error: host ")
     assert "has rayfl sources " in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-class Joining:
-    """An actor on a host that has joined."""
-
-    def report_location(self) -> dict[str, Any]:
-        """Return where it is."""
-        return {"node": "c"}
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_a_host_that_joins_with_another_rayfl_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And the first ones are recorded."""
-    train, left_out = Session.train, []
-
-    def join(self: Session, round: int, *arguments: Any) -> Any:
-        if round == 0:
-            workers: Any = self.workers
-            actor = ray.remote(num_cpus=0)(Joining).remote()
-            workers.joining = [(actor, up := actor.report_location.remote())]
-            ray.wait([up])
-            monkeypatch.setattr(ray_workers, "ask_hosts", refuse)
-            left_out.append(actor)
-        return train(self, round, *arguments)
-
-    def refuse(*arguments: Any) -> Any:
-        raise Conflict("host c", "has another rayfl")
-
-    monkeypatch.setattr(Session, "train", join)
-    small(tmp_path / "run", engine=Ray(actors=1), rounds=1).run()
-    assert "host c has another rayfl" in caplog.text
-    with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(left_out[0].report_location.remote())
-    line = json.loads((tmp_path / "run" / "engine.jsonl").read_text())
-    assert [each["rayfl"].split()[0] for each in line["hosts"].values()] == ["sources"]
-    assert len(line["actors"]) == 1

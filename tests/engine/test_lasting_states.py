@@ -42,69 +42,42 @@ class Keeps(FedAvg):
         return state
 
 
-class ServerLacks(Keeps):
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        return {"weights": up["weights"]}
+@pytest.mark.parametrize(
+    ("next_state", "word"),
+    [
+        (lambda server, up: {"weights": up["weights"]}, "whose 'more' is gone"),
+        (lambda server, up: {**server, **up, "more": server["more"].double()}, "whose 'more' is"),
+        (lambda server, up: {**server, **up, "more": None}, "whose 'more' is"),
+        (lambda server, up: up["weights"], "a state is a dict"),
+        (lambda server, up: {**server, **up, "a/b": torch.ones(1), "a": {"b": torch.ones(1)}}, "state/a/b"),
+    ],
+)
+def test_a_server_state_that_could_not_be_resumed_is_refused_at_once(next_state: Any, word: str) -> None:
+    class Odd(Keeps):
+        def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> Any:
+            return next_state(server, up)
 
-
-class ServerOtherType(Keeps):
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        return {**server, **up, "more": server["more"].double()}
-
-
-class ServerNone(Keeps):
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        return {**server, **up, "more": None}
-
-
-class ServerWeights(Keeps):
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> Any:
-        return up["weights"]
-
-
-class ServerTwice(Keeps):
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        return {**server, **up, "a/b": torch.zeros(1), "a": {"b": torch.zeros(1)}}
-
-
-class ClientLacks(Keeps):
-    def kept(self, client: Client, state: State, w: Params) -> Any:
-        return {"own": state["own"]}
-
-
-class ClientLacksLater(Keeps):
-    def kept(self, client: Client, state: State, w: Params) -> Any:
-        return {"own": state["own"]} if client.round else state
-
-
-class ClientOtherType(Keeps):
-    def kept(self, client: Client, state: State, w: Params) -> Any:
-        return {**state, "own": state["own"].double()}
-
-
-class ClientWeights(FedAvg):
-    async def local_update(self, client: Client, state: State, down: State) -> Any:
-        fitted = await client.fit(down["weights"], client.loss)
-        return {"weights": fitted.weights}, fitted.weights
+    with refused(BadCode, "Odd.aggregate") as caught:
+        federate(Odd(), ragged(), TINY, 2)
+    assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("method", "call", "word"),
+    ("next_state", "word"),
     [
-        (ServerLacks, "aggregate", "whose 'more' is gone"),
-        (ServerOtherType, "aggregate", "whose 'more' is"),
-        (ServerNone, "aggregate", "whose 'more' is"),
-        (ServerWeights, "aggregate", "a state is a dict"),
-        (ServerTwice, "aggregate", "state/a/b"),
-        (ClientLacks, "local_update", "whose 'round' is gone"),
-        (ClientLacksLater, "local_update", "of client 0 in round 1"),
-        (ClientOtherType, "local_update", "whose 'own' is"),
-        (ClientWeights, "local_update", "a state is a dict"),
+        (lambda client, state, w: {"own": state["own"]}, "whose 'round' is gone"),
+        (lambda client, state, w: {"own": state["own"]} if client.round else state, "of client 0 in round 1"),
+        (lambda client, state, w: {**state, "own": state["own"].double()}, "whose 'own' is"),
+        (lambda client, state, w: w, "a state is a dict"),
     ],
 )
-def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], call: str, word: str) -> None:
-    with refused(BadCode, f"{method.__name__}.{call}") as caught:
-        federate(method(), ragged(), TINY, 2)
+def test_a_clients_state_that_could_not_be_resumed_is_refused_at_once(next_state: Any, word: str) -> None:
+    class Odd(Keeps):
+        def kept(self, client: Client, state: State, w: Params) -> Any:
+            return next_state(client, state, w)
+
+    with refused(BadCode, "Odd.local_update") as caught:
+        federate(Odd(), ragged(), TINY, 2)
     assert word in str(caught.value)
 
 

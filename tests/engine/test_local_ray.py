@@ -26,8 +26,9 @@ import psutil
 import pytest
 
 import rayfl
-from rayfl.errors import Missing, Shortage
+from rayfl.errors import BadValue, Missing, Shortage, shortage
 from tests.support.processes import rounds_of, wait_until
+from tests.support.refusals import refused
 
 ray: Any = pytest.importorskip("ray")
 
@@ -36,19 +37,9 @@ from rayfl.run import main  # noqa: E402
 
 LIMIT = 300.0
 """Seconds after which something that should end counts as never ending."""
-SMALLEST = [
-    "--data",
-    "Synthetic",
-    "--data.train",
-    "40",
-    "--data.test",
-    "20",
-    "--clients",
-    "2",
-    "--net",
-    "LeNet",
-]
-SMALLEST += ["--method", "FedAvg", "--engine", "Ray", "--engine.actors", "1", "--loggers", "[]"]
+SMALLEST = ["--data", "Synthetic", "--data.train", "40", "--data.test", "20", "--net", "LeNet"]
+SMALLEST += ["--clients", "2", "--method", "FedAvg", "--loggers", "[]"]
+SMALLEST += ["--engine", "Ray", "--engine.actors", "1"]
 
 
 @dataclass
@@ -86,7 +77,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def set_worker_count(family: list[psutil.Process]) -> set[Path]:
+def shared_memory(family: list[psutil.Process]) -> set[Path]:
     """Return the names of shared memory that these processes use; what is deleted has none."""
     found = set()
     for process in family:
@@ -167,7 +158,7 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
         assert mode(run.home / ".ray" / "auth_token") == 0o600
         assert [mode(place) for place in (run.home / "tmp").iterdir()] == [0o700] * 2  # of Ray, and to spill
 
-        shared = set_worker_count(family)
+        shared = shared_memory(family)
         os.killpg(run.process.pid, signal.SIGTERM)
         out, err = run.process.communicate(timeout=LIMIT)
         assert (run.process.returncode, err) == (130, "")
@@ -178,15 +169,20 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
         assert [path.name for path in (run.home / ".ray").iterdir()] == ["auth_token"]
 
 
-def test_what_a_run_leaves_that_ends_by_itself() -> None:
-    with started("--rounds", "10") as run:
+@pytest.mark.slow
+@pytest.mark.parametrize(("rounds", "kill", "code"), [("10", False, 0), ("100000", True, -signal.SIGKILL)])
+def test_what_a_run_leaves_that_ends_by_itself_or_is_killed(rounds: str, kill: bool, code: int) -> None:
+    with started("--rounds", rounds) as run:
         family = under_way(run)
-        shared = set_worker_count(family)
+        shared = shared_memory(family)
+        if kill:
+            run.process.kill()
         run.process.communicate(timeout=LIMIT)
-        assert run.process.returncode == 0
+        assert run.process.returncode == code
         assert run.left(family, shared) == []
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_command_comes_last_in_actors_too(tmp_path: Path) -> None:
     """A file in it with the name of a library does not take the library's place."""
     here, script = tmp_path / "here", tmp_path / "bin" / "rayfl"
@@ -203,26 +199,20 @@ def test_the_folder_of_a_command_comes_last_in_actors_too(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_a_killed_driver_leaves() -> None:
-    with started("--rounds", "100000") as run:
-        family = under_way(run)
-        shared = set_worker_count(family)
-        run.process.kill()
-        assert run.left(family, shared) == []
-
-
-@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
-def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "part"), [("raylet", "Ray's raylet on this host"), ("gcs_server", "Ray's GCS at 127.0.0.1:")]
+)
+def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str, part: str) -> None:
     with started("--rounds", "100000", "--quiet", "true") as run:
         family = under_way(run)
-        shared = set_worker_count(family)
+        shared = shared_memory(family)
         (victim,) = [process for process in family if process.name() == name]
         victim.kill()
         out, err = run.process.communicate(timeout=LIMIT)
         assert (run.process.returncode, out) == (2, "")
         # An actor that dies in the middle of a call may leave a trace of Ray's, passed on with its name.
         (line,) = [line for line in err.splitlines() if " pid=" not in line]
-        part = {"raylet": "Ray's raylet on this host", "gcs_server": "Ray's GCS at 127.0.0.1:"}[name]
         assert line.startswith(f"rayfl: error: {part}")
         assert line.endswith(f"go on with --resume {run.folder}")
         assert run.left(family, shared) == []
@@ -231,13 +221,16 @@ def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
 # ---- a busy machine
 
 
+STEP, STEPS = local_ray.FAST_CONNECT
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A Ray that never starts in time, and leaves nothing; the limits that it was given."""
-    limits: list[str] = []
+def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str | None]]]:
+    """A Ray that never starts in time, and leaves nothing; the limits and steps that it was given."""
+    limits: list[tuple[str, str | None]] = []
 
     def init(**options: object) -> None:
-        limits.append(os.environ[local_ray.GCS_LIMIT])
+        limits.append((os.environ[local_ray.GCS_LIMIT], os.environ.get(STEPS)))
         raise Exception("The current node timed out during startup.\nIts raylet")
 
     place = tempfile.mkdtemp(dir="/tmp")
@@ -250,19 +243,19 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_a_machine_that_is_too_busy_for_ray(
-    tmp_path: Path, slow: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, busy: list[tuple[str, str | None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two more tries with longer limits, and then one line."""
     assert main([*SMALLEST, "--output", str(tmp_path / "run")]) == 2
     *warnings, line = capsys.readouterr().err.splitlines()
     assert ["trying again" in warning for warning in warnings] == [True, True]
     assert line.startswith("rayfl: error: Ray cannot be started on this machine (The current node timed out")
-    assert slow == ["30", "60", "120"]
+    assert busy == [("30", "500"), ("60", "1000"), ("120", "2000")]
 
 
-def test_a_ray_that_starts_at_the_last_try(slow: list[str]) -> None:
+def test_a_ray_that_starts_at_the_last_try(busy: list[tuple[str, str | None]]) -> None:
     assert local_ray.retry_start(lambda times: ray.init() if times < 4 else times) == 4
-    assert slow == ["30", "60"]
+    assert busy == [("30", None), ("60", None)]
 
 
 class Clock:
@@ -308,7 +301,7 @@ def test_a_node_is_looked_for_until_it_is_there(
 )
 def test_what_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
-    slow: list[str],
+    busy: list[Any],
     caplog: pytest.LogCaptureFixture,
     error: Exception,
     free: int,
@@ -338,16 +331,18 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     seen: dict[str, Any] = {"place": place}
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     monkeypatch.setenv("RAY_TMPDIR", str(place))
-    for name in (*local_ray.METRICS_PORTS, *local_ray.SLOW_PARENT_CHECKS, rayfl.STARTED):
+    ours = {*local_ray.METRICS_PORTS, *local_ray.SLOW_PARENT_CHECKS, *local_ray.DASHBOARD_VARIABLES}
+    for name in ours | {*local_ray.FAST_CONNECT} | local_ray.SPILLS | {"TMPDIR", rayfl.STARTED}:
         monkeypatch.delenv(name, raising=False)
 
-    def init(**options: Any) -> None:
+    def init(**options: Any) -> SimpleNamespace:
         seen.update(os.environ | options)
         seen["folders"] = [*place.iterdir()]
         seen["loopback"] = not local_ray.ray_constants.ENABLE_RAY_CLUSTER
         seen["process"] = local_ray.services.ConsolePopen(["cat"], stdin=subprocess.PIPE)
         if "error" in seen:
             raise seen["error"]
+        return SimpleNamespace(dashboard_url="127.0.0.1:8265")
 
     monkeypatch.setattr(ray, "init", init)
 
@@ -401,7 +396,54 @@ def test_the_job_of_a_command(begun: dict[str, Any], monkeypatch: pytest.MonkeyP
     assert begun["job_config"]._runtime_env_has_working_dir()
 
 
-# ---- full disks, and their folders
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_a_local_cluster_collects_only_for_a_dashboard(
+    begun: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dashboard: bool,
+) -> None:
+    """And says where that is; what the user has set stays."""
+    ours, given, _ = local_ray.DASHBOARD_VARIABLES
+    monkeypatch.setenv(given, "500")
+    local_ray.LocalRay(dashboard).stop()
+    assert begun["include_dashboard"] == dashboard
+    assert (begun.get(ours), begun[given]) == (None if dashboard else "0", "500")
+    assert (os.environ.get(ours), os.environ[given]) == (None, "500")
+    assert ("http://127.0.0.1:8265" in capsys.readouterr().out) == dashboard
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, ("20", "500")), ({STEPS: "30"}, (None, "30")), ({STEPS: "30", STEP: "1000"}, ("1000", "30"))],
+)
+def test_a_local_cluster_waits_in_small_steps(
+    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: Any
+) -> None:
+    """Ten seconds in all, as Ray does; steps of the user's are of a second each, as the user knows them."""
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    local_ray.LocalRay(dashboard=False).stop()
+    assert (begun.get(STEP), begun[STEPS]) == expected
+    assert {name: os.environ[name] for name in (STEP, STEPS) if name in os.environ} == given
+
+
+def test_where_a_local_cluster_spills(
+    begun: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where states of clients go that do not fit into memory, unless Ray has another place from the user."""
+    monkeypatch.delenv("RAY_TMPDIR")
+    for name, place in ((None, Path("/var/tmp")), ("TMPDIR", tmp_path), (min(local_ray.SPILLS), None)):
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        if name is not None:
+            monkeypatch.setenv(name, str(tmp_path))
+        local_ray.LocalRay(dashboard=False).stop()
+        spills = begun["object_spilling_directory"]
+        assert (spills if spills is None else Path(spills).parent) == place
+        assert spills is None or not Path(spills).exists()
+
+
+# ---- folders and full disks
 
 
 @pytest.mark.parametrize(
@@ -411,32 +453,22 @@ def test_the_job_of_a_command(begun: dict[str, Any], monkeypatch: pytest.MonkeyP
         ray.exceptions.RayTaskError("train", "its trace", OSError(errno.ENOSPC, "")).as_instanceof_cause(),
     ],
 )
-def test_a_full_disk_is_told_in_a_line(
-    tmp_path: Path,
-    ray_runtime: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-) -> None:
-    def put(value: object) -> None:
-        raise ValueError from error
-
-    monkeypatch.setattr(ray, "put", put)
-    output = ["--engine.address", ray_runtime, "--output", str(tmp_path / "run")]
-    assert main([*SMALLEST, *output]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "make room" in line
-    assert line.endswith("then start the run again")
+def test_a_full_disk_is_found_among_the_causes_of_an_error(error: Exception) -> None:
+    raised = ValueError()
+    raised.__cause__ = error
+    assert "make room" in str(shortage(raised))
 
 
-def test_a_folder_that_ray_cannot_use(
-    tmp_path: Path, slow: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not make its sockets in one with a long path, and takes ASCII alone."""
+    longest = "/" + "x" * (local_ray.MAX_FOLDER_BYTES - 1)
+    monkeypatch.chdir("/tmp")
+    for asked, found in ((longest, longest), ("here", "/tmp/here"), (f"{longest}x", "/tmp")):
+        monkeypatch.setenv("RAY_TMPDIR", asked)
+        assert local_ray.temporary_folder() == found
     monkeypatch.setenv("RAY_TMPDIR", "/tmp/für")
-    assert main([*SMALLEST, "--output", str(tmp_path / "run")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "/tmp/für, and Ray takes ASCII characters alone" in line
-    assert slow == []
+    with refused(BadValue, "RAY_TMPDIR"):
+        local_ray.temporary_folder()
 
 
 # ---- the token
@@ -498,14 +530,3 @@ def test_what_the_user_says_about_tokens_holds(
     monkeypatch.setenv(name, value)
     local_ray.make_token()
     assert not (home / ".ray").exists()
-
-
-def test_a_long_path_of_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray could not make its sockets there."""
-    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.MAX_FOLDER_BYTES - 1))
-    assert local_ray.temporary_folder() == os.environ["RAY_TMPDIR"]
-    monkeypatch.chdir("/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", "here")
-    assert local_ray.temporary_folder() == "/tmp/here"
-    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.MAX_FOLDER_BYTES)
-    assert local_ray.temporary_folder() == "/tmp"

@@ -16,7 +16,6 @@ from rayfl import Inline, load_models
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import actors, process
 from rayfl.engine.server import Server
-from rayfl.engine.travel import Download
 from rayfl.errors import Conflict, Missing, Shortage
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -182,17 +181,11 @@ def test_what_glibc_is_asked_for(system: str, monkeypatch: pytest.MonkeyPatch) -
     assert asked == ([(-4, 0), (-1, -1)] if system == "linux" else [])
 
 
-@pytest.fixture
-def plain_actors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actors in this process, which stays as it is."""
+def test_what_an_actor_may_fill_of_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actors are in this process, which stays as it is."""
+    caps: list[float] = []
     monkeypatch.setattr(actors._Actor, "_set_up_process", lambda self, shown: None)
     monkeypatch.setattr(process, "_replaceable", False)
-
-
-def test_what_an_actor_may_fill_of_its_gpu(
-    tmp_path: Path, plain_actors: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caps: list[float] = []
     monkeypatch.setattr(actors, "cap_gpu_memory", caps.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     data = small(tmp_path).federated_data()
@@ -202,13 +195,3 @@ def test_what_an_actor_may_fill_of_its_gpu(
             actors.ClientActor("name", plan, data, 0.25)
     assert caps == [0.25]
     assert process._replaceable
-
-
-def test_the_bytes_that_an_actor_receives_and_sends(tmp_path: Path, plain_actors: None) -> None:
-    """Weights in float32 come, and an exact sum goes, of two numbers in float64 for each."""
-    federation = small(tmp_path, engine=Inline().resolve())
-    actor = actors.ClientActor("name", federation.plan(), federation.federated_data(), 0.0)
-    accumulated, result = actor.train(0, Download({"weights": actor.initial}, {}), [(0,), (1,)])
-    numbers = actor.initial.numel()
-    assert (result.ids, result.bytes_down, result.bytes_up) == ([0, 1], 4 * numbers, 16 * numbers)
-    assert [*accumulated] == ["weights"]

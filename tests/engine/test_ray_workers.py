@@ -33,11 +33,14 @@ class Actor:
         self.kind, self.options, self.arguments, self.node = kind, options, arguments, node
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
+        self.busy = False
 
     def __getattr__(self, name: str) -> Any:
         def remote(*arguments: Any) -> Sign:
             self.calls.append((name, *arguments))
-            return Sign(self, {"node": self.node})
+            sign = Sign(self, {"node": self.node})
+            sign.ready = not self.busy
+            return sign
 
         def several(num_returns: int) -> Any:
             return SimpleNamespace(remote=lambda *arguments: [remote(*arguments)] * num_returns)
@@ -181,12 +184,13 @@ def test_as_many_actors_as_have_work(written: WrittenDown) -> None:
 
 
 def test_survivors_are_kept_and_the_others_replaced(written: WrittenDown) -> None:
-    """A lost server as well; where there is memory for fewer, the last ones end."""
+    """A lost server as well, and none that is busy; where there is memory for fewer, the last ones end."""
     made = opened()
     server, zero, one, two = written.actors
-    one.error = exceptions.RayActorError()
+    one.error, zero.busy = exceptions.RayActorError(), True
     made.keep_survivors()
     assert (made.server, made.actors, made.bundle_numbers) == (server, [zero, two], [0, 2])
+    zero.busy = False
     assert written.killed == [one]
     server.error = exceptions.RayActorError()
     made.keep_survivors()

@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.data import Dirichlet, FederatedData, Synthetic
-from rayfl.engine.base import EngineSession, Plan
-from rayfl.engine.inline import InlineEngineSession, InlineWorkers
+from rayfl.data import Dirichlet, Synthetic
+from rayfl.engine.worker import Worker
 from rayfl.errors import Conflict, Damaged, InUse, Missing, Shortage
-from rayfl.methods import METHODS, Cohort, FedAvg, Method
-from rayfl.nets import LeNet, PFLResearchCNN
+from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, Method
+from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.running.result import Result
 from rayfl.settings.description import dump_config
 from rayfl.system import files
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
@@ -56,8 +56,24 @@ class IsStopped(Callback):
         return False
 
 
-@pytest.mark.parametrize("name", METHODS)
+def goes_on(folder: Path, *stops: int, **settings: Any) -> Path:
+    """See that a run that is made longer has the bytes of a whole one; return the folder of that one."""
+    whole, split = folder / "whole", folder / "split"
+    settings = {"rounds": 4, **settings}
+    small(whole, **settings).run()
+    first, *further = [*(stops or (2,)), settings["rounds"]]
+    small(split, **settings | {"rounds": first}).run()
+    for rounds in further:
+        resumed(split, {"rounds": rounds, "quiet": True}).run()
+    assert bytes_of_run(split) == bytes_of_run(whole)
+    return whole
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(m, marks=[pytest.mark.slow] * (m not in ("FedAvg", "FedCO2"))) for m in METHODS]
+)
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
+    """`rayfl.testing` also sees that nothing of a method is kept outside of its states."""
     whole, split = tmp_path / "whole", tmp_path / "split"
     net = net_of(name, LeNet())
     small(whole, method=METHODS[name](), net=net).run()
@@ -70,54 +86,21 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("point", ["after_aggregation", "after_training"])
 def test_a_longer_run_is_evaluated_as_if_never_stopped(tmp_path: Path, point: Any) -> None:
     """Its former last round is evaluated in neither."""
-    settings: dict[str, Any] = {
-        "eval_every": 2,
-        "participation": 1.0,
-        "protocol": evaluation.Default(point=point),
-        "checkpoint_every": 1,
-    }
-    small(tmp_path / "whole", **settings).run()
-    small(tmp_path / "split", **settings, rounds=3).run()
-    found = resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
-    scores = found.history.scores["after_aggregation", "global", "test"]
+    protocol = evaluation.Default(point=point)
+    goes_on(tmp_path, 3, eval_every=2, participation=1.0, protocol=protocol, checkpoint_every=1)
+    scores = Result.load(tmp_path / "split").history.scores["after_aggregation", "global", "test"]
     assert scores is not None
     assert scores.rounds.tolist() == [1, 3]
 
 
-def test_dropout_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "net": PFLResearchCNN(),
-        "data": Synthetic(train=300, test=60, shape=(1, 8, 8)),
-    }
-    small(tmp_path / "whole", **settings).run()
-    small(tmp_path / "split", **settings, rounds=2).run()
-    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
-
-
 def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:
     """Few clients of each file train between two checkpoints, and some files are left alone by a session."""
-    many: dict[str, Any] = {"method": METHODS["Ditto"](), "clients": 50, "participation": 0.1}
-    many |= {"data": Synthetic(train=600, test=100, shape=(1, 16, 16), val_fraction=0.1), "eval_every": 4}
-    small(tmp_path / "whole", **many, rounds=12).run()
-    small(tmp_path / "split", **many, rounds=4).run()
-    for rounds in (8, 12):
-        resumed(tmp_path / "split", {"rounds": rounds, "quiet": True}).run()
-    assert len(list((tmp_path / "whole" / "checkpoints").glob("clients-*"))) > 3
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+    many = {"method": Ditto(), "clients": 40, "participation": 0.05, "eval_every": 12}
+    whole = goes_on(tmp_path, 4, 8, **many, data=Synthetic(train=400, test=80, shape=(1, 16, 16)), rounds=12)
+    assert len({file.name.split("-")[1] for file in (whole / "checkpoints").glob("clients-*")}) == 3
 
 
-def test_scores_after_training_survive(tmp_path: Path) -> None:
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    settings = {"method": METHODS["Ditto"](), "protocol": evaluation.FediOS(), "participation": 0.3}
-    small(whole, **settings).run()
-    small(split, **settings, rounds=2).run()
-    resumed(split, {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(split) == bytes_of_run(whole)
-
-
-class ScoresNothing(FedAvg):
+class ScoresNothing(Ditto):
     """What it makes of client 2's inputs is no number."""
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
@@ -125,14 +108,10 @@ class ScoresNothing(FedAvg):
         return {view: score * torch.nan for view, score in found.items()} if client.id == 2 else found
 
 
-def test_losses_after_training_that_are_nan_survive(tmp_path: Path) -> None:
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    settings = {"method": ScoresNothing(), "protocol": evaluation.FediOS(), "participation": 0.3}
-    small(whole, **settings).run()
-    small(split, **settings, rounds=2).run()
-    resumed(split, {"rounds": 4, "quiet": True}).run()
+def test_scores_after_training_survive(tmp_path: Path) -> None:
+    """Losses that are no number, too."""
+    whole = goes_on(tmp_path, method=ScoresNothing(), protocol=evaluation.FediOS(), participation=0.3)
     assert "evaluation.after_training.personal.test.loss.2=nan" in (whole / "metrics.jsonl").read_text()
-    assert bytes_of_run(split) == bytes_of_run(whole)
 
 
 class Turned(FedAvg):
@@ -187,11 +166,10 @@ class KeepsTheLast(FedAvg):
     ("method", "execution"), [(Turned(), "loop"), (Turned(), "stacked"), (KeepsTheLast(), "stacked")]
 )
 def test_how_states_lie_in_memory_does_not_matter(tmp_path: Path, method: Method, execution: Any) -> None:
-    settings = {"method": method, "engine": Inline(execution=execution), "participation": 1.0, "clients": 4}
-    small(tmp_path / "whole", **settings).run()
-    small(tmp_path / "split", **settings, rounds=2).run()
-    resumed(tmp_path / "split", {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+    goes_on(tmp_path, method=method, engine=Inline(execution=execution), participation=1.0, clients=4)
+
+
+# ---- drivers that are killed
 
 
 def start(folder: Path, config: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -203,27 +181,35 @@ def start(folder: Path, config: Path, *options: str) -> subprocess.Popen[bytes]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A configuration that takes a while, and the folder of a whole run with it."""
     folder = tmp_path_factory.mktemp("runs")
-    federation = small(folder / "whole", method=METHODS["Ditto"](), rounds=40, checkpoint_every=3)
+    federation = small(folder / "whole", method=Ditto(), rounds=20, checkpoint_every=3)
     config = folder / "config.yaml"
     config.write_text(dump_config(federation))
     federation.run()
     return config, folder / "whole"
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 11])
-def test_killed_driver(tmp_path: Path, undisturbed: tuple[Path, Path], rounds: int) -> None:
+SLOW = pytest.mark.slow
+ON_RAY = ["--engine", "Ray", "--engine.actors", "2", "--engine.address"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "on_ray"), [(8, False), pytest.param(0, False, marks=SLOW), pytest.param(5, True, marks=SLOW)]
+)
+def test_killed_driver(
+    tmp_path: Path, undisturbed: tuple[Path, Path], rounds: int, on_ray: bool, request: pytest.FixtureRequest
+) -> None:
     config, whole = undisturbed
-    process = start(tmp_path / "run", config)
-    if rounds:
-        wait_until(lambda: rounds_of(tmp_path / "run") >= rounds, process)
-    else:
-        wait_until((tmp_path / "run" / "config.yaml").exists, process)
+    engine = [*ON_RAY, request.getfixturevalue("ray_runtime")] if on_ray else []
+    process = start(tmp_path / "run", config, *engine)
+    begun = (tmp_path / "run" / "config.yaml").exists
+    wait_until((lambda: rounds_of(tmp_path / "run") >= rounds) if rounds else begun, process)
     process.kill()
     process.wait()
-    resumed(tmp_path / "run").run()
+    resumed(tmp_path / "run", {"engine": "Inline"}).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
 
 
+@SLOW
 def test_sigterm_writes_a_checkpoint_and_stops(tmp_path: Path, undisturbed: tuple[Path, Path]) -> None:
     config, whole = undisturbed
     process = start(tmp_path / "run", config, "--checkpoint_every", "1000")
@@ -235,28 +221,37 @@ def test_sigterm_writes_a_checkpoint_and_stops(tmp_path: Path, undisturbed: tupl
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
 
 
-def test_killed_ray_driver(tmp_path: Path, undisturbed: tuple[Path, Path], ray_runtime: str) -> None:
-    config, whole = undisturbed
-    engine = ["--engine", "Ray", "--engine.actors", "2", "--engine.address", ray_runtime]
-    process = start(tmp_path / "run", config, *engine)
-    wait_until(lambda: rounds_of(tmp_path / "run") >= 5, process)
-    process.kill()
-    process.wait()
-    resumed(tmp_path / "run", {"engine": "Inline"}).run()
-    assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
+# ---- checkpoints that are damaged, of another run, or not there
 
 
-def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    small(whole, method=METHODS["Ditto"]()).run()
-    small(split, method=METHODS["Ditto"]()).run()
-    newest = max((split / "checkpoints").glob("manifest-*.json"))
+@pytest.fixture(scope="module")
+def run_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two") / "run"
+    small(folder, rounds=2, checkpoint_every=1).run()
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, run_of_two: Path) -> Path:
+    """A finished run of two rounds; others may copy it, and spoil what they have."""
+    return Path(shutil.copytree(run_of_two, tmp_path / "run"))
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def cut_manifest(folder: Path) -> None:
+    newest = max((folder / "checkpoints").glob("manifest-*.json"))
     newest.write_bytes(newest.read_bytes()[:-20])
-    resumed(split).run()
-    assert newest.name in capsys.readouterr().err
-    assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def flip_bits(folder: Path) -> None:
+    """Damage the server's part of every checkpoint."""
+    for file in (folder / "checkpoints").glob("server-*"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
 
 
 def leave_out(folder: Path, manifests: int) -> None:
@@ -276,17 +271,19 @@ def cut_off(folder: Path, lines: int) -> None:
 @pytest.mark.parametrize(
     ("spoil", "back", "says"),
     [
+        (cut_manifest, True, r"manifest-000004\.json"),
+        (flip_bits, False, r"server-.* does not match its name"),
         (partial(leave_out, manifests=1), True, r"000004\.json is incomplete: client 2 has trained"),
         (partial(leave_out, manifests=2), False, r"000002\.json is incomplete: client 9 has trained"),
         (partial(cut_off, lines=3), True, "ends after 3 rounds, before the checkpoint after 4"),
         (partial(cut_off, lines=1), False, "ends after 1 round, before the checkpoint after 2"),
     ],
 )
-def test_a_checkpoint_that_is_not_complete(
+def test_a_checkpoint_that_is_damaged_or_not_complete(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], back: bool, says: str
 ) -> None:
     """The run goes back to the one before it, to the same bytes; without one it is refused and left alone."""
-    small(tmp_path / "run", method=METHODS["Ditto"]()).run()
+    small(tmp_path / "run", method=Ditto()).run()
     whole = bytes_of_run(tmp_path / "run")
     spoil(tmp_path / "run")
     if back:
@@ -294,18 +291,15 @@ def test_a_checkpoint_that_is_not_complete(
         assert re.search(says, capsys.readouterr().err)
         assert bytes_of_run(tmp_path / "run") == whole
         return
-    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    before = files_of(tmp_path / "run")
     with refused(Damaged, "checkpoints") as caught:
         resumed(tmp_path / "run").run()
     assert re.search(says, str(caught.value))
-    assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    assert files_of(tmp_path / "run") == before
 
 
-def test_a_resume_first_syncs_the_names_of_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_first_syncs_the_names_of_its_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its driver may have died before; a power failure would then take it from a run that is over."""
-    small(tmp_path / "run", rounds=2, checkpoint_every=1).run()
     synced: list[Path] = []
 
     class Watched(files.Disk):
@@ -313,21 +307,8 @@ def test_a_resume_first_syncs_the_names_of_its_checkpoint(
             synced.append(folder)
 
     monkeypatch.setattr(files, "disk", Watched())
-    resumed(tmp_path / "run").run()
-    assert synced[:2] == [tmp_path / "run" / "checkpoints", tmp_path / "run"]
-
-
-def test_all_checkpoints_damaged(tmp_path: Path) -> None:
-    small(tmp_path / "run", rounds=2).run()
-    for file in (tmp_path / "run" / "checkpoints").glob("server-*"):
-        content = bytearray(file.read_bytes())
-        content[-1] ^= 1
-        file.write_bytes(content)
-    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-    federation = resumed(tmp_path / "run", {"rounds": 4})
-    with refused(Damaged, "checkpoints"):
-        federation.run()
-    assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    resumed(run).run()
+    assert synced[:2] == [run / "checkpoints", run]
 
 
 def test_resume_refuses_a_run_that_is_still_going_on(tmp_path: Path) -> None:
@@ -367,10 +348,6 @@ def test_what_is_no_run_is_not_resumed(tmp_path: Path, made: Callable[[Path], No
     made(tmp_path / "run")
     with refused(Missing, tmp_path / "run"):
         small(tmp_path / "run").resume(tmp_path / "run").run()
-
-
-def files_of(folder: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("checkpoint_every", [0, 10])
@@ -424,35 +401,33 @@ def reworded(old: str, new: str) -> Callable[[Path], None]:
     ],
 )
 def test_resume_refuses_what_is_another_run(
-    tmp_path: Path, change: Callable[[Path], None], kind: type[UserError], place: str
+    run: Path, change: Callable[[Path], None], kind: type[UserError], place: str
 ) -> None:
-    small(tmp_path / "run", rounds=2).run()
-    change(tmp_path / "run")
-    before = files_of(tmp_path / "run")
+    change(run)
+    before = files_of(run)
     with refused(kind, place):
-        resumed(tmp_path / "run", {"rounds": 4, "quiet": True}).run()
-    assert files_of(tmp_path / "run") == before
+        resumed(run, {"rounds": 4, "quiet": True}).run()
+    assert files_of(run) == before
 
 
-def test_resume_on_another_device_has_to_be_asked_for(tmp_path: Path) -> None:
-    small(tmp_path / "run", rounds=2).run()
-    reworded("device: cpu", "device: cuda")(tmp_path / "run")
-    before = files_of(tmp_path / "run")
+def test_resume_on_another_device_has_to_be_asked_for(run: Path) -> None:
+    reworded("device: cpu", "device: cuda")(run)
+    before = files_of(run)
     for going_on in (
-        resumed(tmp_path / "run", {"rounds": 3, "quiet": True, "engine.device": "auto"}),
-        small(tmp_path / "other", rounds=3).resume(tmp_path / "run"),
+        resumed(run, {"rounds": 3, "quiet": True, "engine.device": "auto"}),
+        small(run.with_name("other"), rounds=3, checkpoint_every=1).resume(run),
     ):
-        with refused(Conflict, tmp_path / "run"):
+        with refused(Conflict, run):
             going_on.run()
-    assert files_of(tmp_path / "run") == before
-    resumed(tmp_path / "run", {"rounds": 3, "quiet": True, "engine.device": "cpu"}).run()
+    assert files_of(run) == before
+    resumed(run, {"rounds": 3, "quiet": True, "engine.device": "cpu"}).run()
 
 
 def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
     """A run is not resumed from another run's checkpoints, and their models are not taken for its own."""
     data = Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1, seed=5)
     for seed in (0, 1):
-        small(tmp_path / f"run-{seed}", data=data, rounds=2, seed=seed).run()
+        small(tmp_path / f"run-{seed}", data=data, rounds=1, seed=seed).run()
     shutil.rmtree(tmp_path / "run-0" / "checkpoints")
     shutil.copytree(tmp_path / "run-1" / "checkpoints", tmp_path / "run-0" / "checkpoints")
     before = files_of(tmp_path / "run-0")
@@ -463,58 +438,28 @@ def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
     assert files_of(tmp_path / "run-0") == before
 
 
-def test_checkpoints_of_other_data(tmp_path: Path) -> None:
+def test_checkpoints_of_other_data(run: Path) -> None:
     """The data and their division are compared, too, where no setting tells them apart."""
-    small(tmp_path / "run", rounds=2).run()
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    checkpoints = Checkpoints(run / "checkpoints")
     manifest, _ = checkpoints.newest_intact()
     assert manifest
     checkpoints.commit(replace(manifest, settings=manifest.settings | {"division": "0" * 64}))
     with refused(Conflict, "data"):
-        resumed(tmp_path / "run", {"rounds": 4}).run()
+        resumed(run, {"rounds": 4}).run()
 
 
-class Broken(Inline):
-    """An engine whose processes cannot take up a checkpoint."""
-
-    @contextmanager
-    def start_in_background(
-        self, run: str, quiet: bool = True, in_group: bool = False
-    ) -> Iterator[EngineSession]:
-        """Start what holds them."""
-        yield Full()
-
-
-class Full(InlineEngineSession):
-    """A process without room for a state."""
-
-    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> InlineWorkers:
-        """Return processes that cannot be restored."""
-        workers = InlineWorkers(plan, data)
-
-        def call(k: int, name: str, *arguments: Any, **options: Any) -> Any:
-            if name == "restore":
-                raise Shortage("no room for the state")
-            return InlineWorkers.call(workers, k, name, *arguments, **options)
-
-        workers.call = call  # type: ignore[method-assign]
-        return workers
-
-
-def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
-    small(tmp_path / "run", rounds=2).run()
-    before = files_of(tmp_path / "run")
+def test_a_failed_resume_leaves_a_finished_run_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_of(run)
     assert {"summary.json", "clients.parquet"} <= {file.name for file in before}
+    monkeypatch.setattr(Worker, "restore", MagicMock(side_effect=Shortage("no room for the state")))
     with refused(Shortage):
-        small(tmp_path / "run", rounds=4, engine=Broken()).resume(tmp_path / "run").run()
-    assert files_of(tmp_path / "run") == before
+        resumed(run, {"rounds": 4}).run()
+    assert files_of(run) == before
 
 
-def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:
-    small(tmp_path / "run", rounds=2).run()
-    checkpoints = tmp_path / "run" / "checkpoints"
-    shutil.copy(checkpoints / "manifest-000002.json", checkpoints / "manifest-copy.json")
-    assert resumed(tmp_path / "run", {"rounds": 4, "quiet": True}).run().complete
+def test_a_copy_beside_the_checkpoints_is_none_of_them(run: Path) -> None:
+    shutil.copy(run / "checkpoints" / "manifest-000002.json", run / "checkpoints" / "manifest-copy.json")
+    assert resumed(run, {"rounds": 3, "quiet": True}).run().complete
 
 
 def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
@@ -533,9 +478,6 @@ def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
 
 
 def test_torch_threads_are_given_back(tmp_path: Path) -> None:
-    """Inline runs give the process its torch threads back."""
-    import torch
-
     threads = torch.get_num_threads()
     small(tmp_path / "run", rounds=1, engine=Inline(threads=2)).run()
     assert torch.get_num_threads() == threads

@@ -12,7 +12,7 @@ from rayfl import Inline, Ray, evaluation
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.base import ClientGroup
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, LeNet, PFLResearchCNN
+from rayfl.nets import CNNB, LeNet
 from rayfl.training import Training
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, records_of, small
@@ -32,6 +32,7 @@ def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> None:
     same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), net=net_of(name, LeNet()), rounds=3)
@@ -41,7 +42,7 @@ def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> Non
 def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
     method = METHODS["FedCO2"]()
     engines = Inline(), Ray(actors=1), Ray(actors=3)
-    same(tmp_path, *engines, method=method, participation=participation, net=CNNB(), rounds=3)
+    same(tmp_path, *engines, method=method, participation=participation, net=CNNB(), rounds=2)
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
@@ -61,12 +62,9 @@ def test_unequal_work(tmp_path: Path, execution: Any) -> None:
         assert len({*epochs}) > 1
 
 
-def test_stacked(tmp_path: Path) -> None:
-    engines = Inline(execution="stacked", stack=3), Ray(actors=2, execution="stacked", stack=3)
-    same(tmp_path, *engines, method=METHODS["Ditto"](), rounds=2, protocol=evaluation.FediOS())
-
-
-@pytest.mark.parametrize("name", ["SCAFFOLD", "FedCO2", "DCPFL"])
+@pytest.mark.parametrize(
+    "name", ["FedCO2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SCAFFOLD", "DCPFL"))]
+)
 def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     """They take no step and have no score, and a round in which nobody has any changes nothing."""
     data = Synthetic(train=120, test=60, partition=Dirichlet(alpha=0.05, min_samples=0))
@@ -113,22 +111,9 @@ def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
 
 
 def test_after_training_scores_of_unsampled_clients_are_kept(tmp_path: Path) -> None:
-    training = Training(lr=0.1, batch_size=20)
+    settings: dict[str, Any] = {"protocol": evaluation.FediOS(), "participation": 0.2, "rounds": 3}
+    stacked: dict[str, Any] = {"execution": "stacked", "stack": 2}
     folders = same(
-        tmp_path,
-        Inline(),
-        Ray(actors=2),
-        protocol=evaluation.FediOS(),
-        participation=0.2,
-        training=training,
-        rounds=3,
+        tmp_path, Inline(**stacked), Ray(actors=2, **stacked), method=METHODS["Ditto"](), **settings
     )
     assert "after_training" in (folders[0] / "metrics.jsonl").read_text()
-
-
-def test_dropout(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "net": PFLResearchCNN(),
-        "data": Synthetic(train=300, test=60, shape=(1, 8, 8)),
-    }
-    same(tmp_path, Inline(), Ray(actors=2), **settings, rounds=2)

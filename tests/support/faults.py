@@ -14,29 +14,26 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import random
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar, cast
+from typing import IO, Any
 from unittest import mock
 
-import numpy as np
 import torch
-from torch import nn
 
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
-from rayfl.engine.base import SERVER, ClusterLost, Engine, EngineSession, Plan, Workers, WorkersLost
+from rayfl.engine.base import SERVER, ClusterLost, Engine, Plan, Workers, WorkersLost
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
@@ -45,7 +42,6 @@ from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.methods import Ditto
-from rayfl.nets import Architecture, SplitNet
 from rayfl.record import folder as records
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CLIENTS, CONFIG, METRICS, PARTITION, SUMMARY
@@ -54,22 +50,13 @@ from rayfl.running.settings import RunSettings
 from rayfl.system import files
 from rayfl.system.files import Disk
 from rayfl.system.log import log
-from rayfl.system.text import print_note
 from rayfl.training import Training
+from tests.support.workers import pretend
 
-T = TypeVar("T")
 LIVES = 40
 """A driver that has been started so often without an end hangs."""
 MOST_WORKERS = 3
 _known: dict[Any, Any] = {}  # of the one federation that is run: what takes long to make
-
-
-class Tiny(Architecture):
-    """Two linear layers, for two numbers."""
-
-    def build(self, shape: tuple[int, ...], classes: int) -> SplitNet:
-        """Return the net."""
-        return SplitNet(nn.Flatten(), nn.Linear(2, 2), nn.Linear(2, classes))
 
 
 class Killed(BaseException):
@@ -78,37 +65,6 @@ class Killed(BaseException):
 
 class DriverDied(Killed):
     """The driver has died, and with it, as far as this run is concerned, everything."""
-
-
-class Dice:
-    """Draws from a stream of its own.
-
-    Args:
-        seed: of the stream.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._stream = np.random.default_rng(seed)
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-        return float(self._stream.random())
-
-    def uniform(self, low: float, high: float) -> float:
-        """Return a number between two others."""
-        return low + (high - low) * self.random()
-
-    def randint(self, low: int, high: int) -> int:
-        """Return a whole number from ``low`` to ``high``, both included."""
-        return int(self._stream.integers(low, high + 1))
-
-    def choice(self, some: Sequence[T]) -> T:
-        """Return one of some."""
-        return some[self.randint(0, len(some) - 1)]
-
-    def sample(self, some: Sequence[T], count: int) -> list[T]:
-        """Return so many of some, each once."""
-        return [some[k] for k in self._stream.permutation(len(some))[:count].tolist()]
 
 
 class World:
@@ -124,7 +80,7 @@ class World:
     """
 
     def __init__(self, seed: int) -> None:
-        self.dice = Dice(seed)
+        self.dice = random.Random(seed)
         self.left = self.dice.randint(1, 6)
         self.rate = 10 ** self.dice.uniform(-2.5, -1)
         self.eager = self.dice.random()
@@ -191,12 +147,12 @@ class SimulatedWorkers(Workers):
     """Processes that share nothing, and whose operations are carried out in an order that is drawn.
 
     Args:
-        world: what happens to them.
         plan: the federation.
         data: the data.
+        world: what happens to them.
     """
 
-    def __init__(self, world: World, plan: Plan, data: FederatedData) -> None:
+    def __init__(self, plan: Plan, data: FederatedData, world: World) -> None:
         self.recoveries = world.dice.randint(0, 4)
         self.world, self._plan, self._data = world, plan, data
         self._running: Process | None = None
@@ -219,10 +175,9 @@ class SimulatedWorkers(Workers):
             raise WorkersLost("a process died at the start")
 
     def _fresh(self, kind: type[Server] | type[Worker]) -> Any:
-        """Return a server or worker as it is at first; it is built once."""
-        if kind not in _known:
-            _known[kind] = kind(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
-        fresh = copy(_known[kind])
+        """Return a server or worker as it is at first."""
+        plan = replace(self._plan, method=deepcopy(self._plan.method))
+        fresh = copy(_once(kind, kind, plan, self._data))
         if isinstance(fresh, Worker):
             fresh.states = ClientStates()
         return fresh
@@ -385,34 +340,6 @@ class SimulatedSession(Session):
             raise
 
 
-class Simulated(Engine):
-    """The engine whose processes are simulated.
-
-    Attributes:
-        world: what happens to them.
-    """
-
-    world: ClassVar[World]
-
-    @contextmanager
-    def start_in_background(
-        self, run: str, quiet: bool = True, in_group: bool = False
-    ) -> Iterator[EngineSession]:
-        """Start nothing."""
-        yield SimulatedStart(self.world)
-
-
-class SimulatedStart(EngineSession):
-    """Starts simulated processes."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
-        """Return processes that are simulated."""
-        return SimulatedWorkers(self._world, plan, data)
-
-
 # ---- disk
 
 
@@ -549,7 +476,7 @@ def small(folder: Path, engine: Engine) -> Federation:
     return Federation(
         method=Ditto(),
         data=Synthetic(train=72, test=36, shape=(1, 1, 2), classes=2),
-        net=Tiny(),
+        net="rayfl.testing.by_hand.linear",
         clients=18,  # their state is in two files
         participation=0.25,
         rounds=5,
@@ -620,17 +547,19 @@ def without_extras(disk: Disk) -> Iterator[None]:
 _DUMP, _DECIDING = running.dump_config, RunSettings.result_settings
 
 
-def _configuration(federation: RunSettings) -> str:
-    kind = type(federation.engine)  # all else is the same: a configuration does not have the folder
-    if kind not in _known:
-        _known[kind] = _DUMP(federation)
-    return cast(str, _known[kind])
+def _once(key: Any, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what is made the first time."""
+    if key not in _known:
+        _known[key] = make(*arguments)
+    return _known[key]
 
 
-def _deciding(federation: RunSettings, data: FederatedData | None = None) -> dict[str, Any]:
-    if "result_settings" not in _known:
-        _known["result_settings"] = _DECIDING(federation, data)
-    return cast(dict[str, Any], _known["result_settings"])
+def _configuration(federation: RunSettings) -> Any:
+    return _once(type(federation.engine), _DUMP, federation)  # all else is the same, but for the folder
+
+
+def _deciding(federation: RunSettings, data: FederatedData | None = None) -> Any:
+    return _once("result_settings", _DECIDING, federation, data)
 
 
 def undisturbed() -> Undisturbed:
@@ -663,8 +592,7 @@ def simulate(seed: int, expected: Undisturbed) -> tuple[list[str], str]:
 
 def _lived(world: World, folder: Path) -> str:
     """Start a driver until one gets to the end; return what is wrong on the way."""
-    engine = Simulated()
-    vars(engine)["world"] = world  # which no configuration records
+    engine = pretend(SimulatedWorkers, world=world)
     for _ in range(LIVES):
         world.begin()
         federation = small(folder, engine)
@@ -689,42 +617,39 @@ def _lived(world: World, folder: Path) -> str:
     return f"no end after {LIVES} starts"
 
 
+def kind_of(fault: str) -> str:
+    """Return the kind of a fault, as ``World.step`` draws it; of a run that stops, ``stopped``."""
+    return fault.split(" at ")[0].split(":")[0]
+
+
 def _scratch() -> str | None:
     """Return a folder in memory, if there is one: what the disk keeps is simulated."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Try seeds; tell which fail, and how to see them fail again."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.faults", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many to try")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="the only one to try: what happens in it is shown")
-    parser.add_argument("--jobs", type=int, default=2, help="processes that try them")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     expected = undisturbed()
     if options.seed is not None:
         happened, wrong = simulate(options.seed, expected)
-        print_note("\n".join([*happened, wrong or "the same bytes"]))
+        print(*happened, wrong or "the same bytes", sep="\n")
         return 1 if wrong else 0
-    began, failed, faults = time.monotonic(), 0, Counter[str]()
-    seeds = range(options.first, options.first + options.seeds)
-    with ExitStack() as stack:
-        one = partial(simulate, expected=expected)
-        tried: Iterator[tuple[list[str], str]] = map(one, seeds)
-        if options.jobs > 1:
-            fork = get_context("fork")
-            pool = stack.enter_context(ProcessPoolExecutor(options.jobs, fork, torch.set_num_threads, (1,)))
-            tried = pool.map(one, seeds, chunksize=20)
-        for seed, (happened, wrong) in zip(seeds, tried, strict=True):
-            faults.update(text.split(" at ")[0].split(":")[0] for text in happened)
+    failed, faults = 0, Counter[str]()
+    with get_context("fork").Pool(2, torch.set_num_threads, (1,)) as pool:
+        tried = pool.imap(partial(simulate, expected=expected), range(options.seeds), chunksize=20)
+        for seed, (happened, wrong) in enumerate(tried):
+            faults.update(map(kind_of, happened))
             if wrong:
                 failed += 1
-                print_note(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
-                print_note(f"  see it again: python -m tests.support.faults --seed {seed}")
-    print_note(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
-    print_note(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+                print(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
+                print(f"  see it again: python -m tests.support.faults --seed {seed}")
+    print(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
+    print(f"{options.seeds} seeds, {failed} failed")
     return 1 if failed else 0
 
 

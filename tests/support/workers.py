@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -130,31 +131,31 @@ class PretendWorkers(Workers):
 
 
 class Pretend(Inline):
-    """An engine of such workers; ``given`` are options of theirs, which no configuration records."""
+    """An engine of such workers; ``make`` makes them of plan and data, and no configuration records it."""
 
-    given: ClassVar[dict[str, Any]] = {}
+    make: ClassVar[Callable[[Plan, FederatedData], Workers]] = PretendWorkers
 
     @contextmanager
     def start_in_background(
         self, run: str, quiet: bool = True, in_group: bool = False
     ) -> Iterator[EngineSession]:
         """Start nothing."""
-        yield PretendStart(self.given)
+        yield PretendStart(self.make)
 
 
 class PretendStart(EngineSession):
     """Starts such workers."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self._given = given
+    def __init__(self, make: Callable[[Plan, FederatedData], Workers]) -> None:
+        self._make = make
 
     def make_workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
         """Return them."""
-        return PretendWorkers(plan, data, **self._given)
+        return self._make(plan, data)
 
 
-def pretend(**given: Any) -> Pretend:
-    """Return an engine of workers with these options."""
+def pretend(kind: type[Workers] = PretendWorkers, **given: Any) -> Pretend:
+    """Return an engine of workers of a kind, with these options."""
     engine = Pretend()
-    vars(engine)["given"] = given
+    vars(engine)["make"] = partial(kind, **given)
     return engine
