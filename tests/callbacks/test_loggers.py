@@ -15,7 +15,16 @@ import yaml
 
 from rayfl import resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, WandB, check_loggers, distributions, scalars
+from rayfl.callbacks.loggers import (
+    LOGGERS,
+    Logger,
+    MLflow,
+    TensorBoard,
+    WandB,
+    check_loggers,
+    distributions,
+    scalars,
+)
 from rayfl.errors import Missing
 from rayfl.running.result import Result
 from rayfl.settings.imports import is_installed
@@ -81,7 +90,39 @@ def test_losses_that_are_not_finite_do_not_count(run: MadeUpRun) -> None:
     assert found == [1.0] * 3
 
 
-# ---- MLflow and Weights & Biases
+# ---- TensorBoard, MLflow, and Weights & Biases
+
+
+def events_of(run: MadeUpRun) -> Any:
+    """What TensorBoard reads of a run."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    return accumulator.EventAccumulator(
+        str(run.path / "tensorboard"), {"scalars": 0, "histograms": 0}
+    ).Reload()
+
+
+def test_tensorboard_has_every_round_once(run: MadeUpRun) -> None:
+    resume_twice(TensorBoard, run)
+    found, expected = events_of(run), Result.load(run.path).rounds["test/after_aggregation/personal"].dropna()
+    others = {"train/loss", "bytes/up", "bytes/down", "accuracy/val/after_aggregation/global/pooled"}
+    assert set(found.Tags()["scalars"]) >= {f"{ACCURACY}/mean", *others}
+    assert [event.step for event in found.Scalars("train/loss")] == [0, 1, 2, 3]
+    values = {event.step: event.value for event in found.Scalars(f"{ACCURACY}/mean")}
+    assert values == pytest.approx(dict(expected), rel=1e-6)
+    histograms = [(event.step, event.histogram_value.num) for event in found.Histograms(ACCURACY)]
+    assert histograms == [(step, 6) for step in expected.index]
+
+
+def test_a_resume_writes_the_rounds_that_the_log_lacks(run: MadeUpRun) -> None:
+    """As after a run that was killed, or went on without the logger for some rounds."""
+    whole, first, second = list(run.records()), TensorBoard(), TensorBoard()
+    first.start(run, 0)
+    for made in whole[:2]:
+        first.after_round(run, made)
+    first.end()
+    assert not second.start(run, 4)
+    second.end()
+    assert [event.step for event in events_of(run).Scalars("train/loss")] == [0, 1, 2, 3]
 
 
 def test_mlflow_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +130,7 @@ def test_mlflow_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyP
     mlflow = pytest.importorskip("mlflow", reason="MLflow is an extra: pip install 'rayfl[mlflow]'")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (run.path.parent / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")  # so that it is as before in the end
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
     resume_twice(MLflow, run)
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"  # its thread draws from Python's generator
@@ -177,14 +218,12 @@ def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnin
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["loggers"] == []
 
 
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_missing_package_is_named_before_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
-) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with refused(Missing, "loggers") as caught:
-        small(tmp_path / "run", loggers=["tensorboard", name]).run()
-    assert f"pip install 'rayfl[{name}]'" in str(caught.value)
+def test_a_missing_package_is_named_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with refused(Missing, "loggers") as caught:
+            small(tmp_path / "run", loggers=["tensorboard", name]).run()
+        assert f"pip install 'rayfl[{name}]'" in str(caught.value)
     assert not (tmp_path / "run").exists()
     check_loggers(["tensorboard"])
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,12 @@ def _content(page: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", page)
 
 
+def at_once(monkeypatch: pytest.MonkeyPatch, made: Callable[[RunRecords, Circumstances], str]) -> None:
+    """Have a page made after every round."""
+    for name, value in {"run_page": made, "FIRST": 0.0, "PAUSE": 0.0, "SHARE": float("inf")}.items():
+        monkeypatch.setattr(f"rayfl.callbacks.page.{name}", value)
+
+
 def test_pages_of_a_run_open_none_of_its_files_and_say_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,10 +68,7 @@ def test_pages_of_a_run_open_none_of_its_files_and_say_what_they_say(
         assert ("update of client 2 is dropped" in page) == (len(result.history.rounds) > 1)
         return page
 
-    monkeypatch.setattr("rayfl.callbacks.page.run_page", watched)
-    monkeypatch.setattr("rayfl.callbacks.page.FIRST", 0.0)
-    monkeypatch.setattr("rayfl.callbacks.page.PAUSE", 0.0)
-    monkeypatch.setattr("rayfl.callbacks.page.SHARE", float("inf"))
+    at_once(monkeypatch, watched)
     bad = {"method": Poisoned(), "participation": 1.0, "on_bad_update": "drop", "checkpoint_every": 1}
     small(tmp_path / "run", rounds=3, **bad).run()
     small(tmp_path / "elsewhere", rounds=6, **bad).resume(tmp_path / "run").run()
@@ -82,10 +85,7 @@ def test_a_long_run_of_many_clients_has_no_further_pages(
         rounds.append(len(result.history.rounds))
         return run_page(result, live)
 
-    monkeypatch.setattr("rayfl.callbacks.page.run_page", noted)
-    monkeypatch.setattr("rayfl.callbacks.page.FIRST", 0.0)
-    monkeypatch.setattr("rayfl.callbacks.page.PAUSE", 0.0)
-    monkeypatch.setattr("rayfl.callbacks.page.SHARE", float("inf"))
+    at_once(monkeypatch, noted)
     monkeypatch.setattr("rayfl.callbacks.page.MOST_SCORES", 3 * 12)  # of twelve clients
     small(tmp_path / "run", rounds=5).run()
     assert rounds == [1, 2]

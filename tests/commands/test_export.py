@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import nn
 
 from rayfl import load_models
 from rayfl.__main__ import main
-from rayfl.commands.export import MODEL_ENDINGS
+from rayfl.commands.export import export
 from rayfl.data import Synthetic
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, LeNet, ViT
+from rayfl.nets import CNNB, ViT
 from tests.support.federations import small
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "export.md"
@@ -26,28 +27,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "export.md"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A round of Ditto; of 12 clients some have never trained."""
-    return made(tmp_path_factory, "Ditto")
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
-    """A round of FediOS, whose personal view is no single net."""
-    return made(tmp_path_factory, "FediOS")
-
-
-def made(tmp_path_factory, name: str) -> Path:
     folder = tmp_path_factory.mktemp("export") / "run"
-    small(folder, method=METHODS[name](), net=LeNet(), rounds=1, participation=0.25).run()
+    small(folder, method=METHODS["Ditto"](), rounds=1, participation=0.25).run()
     return folder
 
 
 def lenet(channels: int) -> nn.Module:
     """LeNet as somebody else would write it, with the names of the file."""
-    conv = nn.Sequential(
+    return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
     )
-    return conv
 
 
 def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, capsys):
@@ -64,52 +54,38 @@ def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, caps
     torch.testing.assert_close(scores, models.scores(3, x)["global"], rtol=1e-4, atol=1e-4)
 
 
-def test_the_best_checkpoint_by_validation_is_exported(tmp_path, capsys):
-    folder = tmp_path / "run"
-    small(folder, rounds=1, checkpoint_keep="best").run()
-    assert main(["export", str(folder), "--client", "3", "--round", "best"]) == 0
-    about = json.loads((folder / "models" / "client-3-personal.safetensors.json").read_text())
-    assert about["round"] == 1
-
-
-def test_a_program_takes_batches_of_any_size(mixed, tmp_path, capsys):
-    assert main(["export", str(mixed), "--client", "3", "--format", "torch", "--output", str(tmp_path)]) == 0
-    program = torch.export.load(str(tmp_path / "client-3-personal.pt2")).module()
-    models = load_models(mixed)
-    x, _ = models.batch(3)
-    for rows in (x[:1], x):
-        torch.testing.assert_close(program(rows), models.scores(3, rows)["personal"], rtol=1e-4, atol=1e-4)
-
-
-def test_a_program_has_its_weights_alone(tmp_path, capsys):
-    """Without validation data, too; and nothing of the clients' samples."""
+def test_a_program_of_two_nets_has_their_weights_alone(tmp_path, capsys):
+    """And takes batches of any size. Without validation data, too; and nothing of the clients' samples."""
     data = Synthetic(train=60, test=20, shape=(1, 16, 16), classes=3, dtype="uint8")
-    small(tmp_path / "run", method=METHODS["FedCO2"](), data=data, net=LeNet(), clients=3, rounds=1).run()
-    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
-    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2"))
-    assert all(value.is_floating_point() for value in program.state_dict.values())
-    assert load_models(tmp_path / "run")[1].module().state_dict().keys() == program.state_dict.keys()
+    small(tmp_path / "run", method=METHODS["FedCO2"](), data=data, clients=3, rounds=1).run()
+    assert main(["export", str(tmp_path / "run"), "--client", "1"]) == 2
+    assert "give --format torch" in capsys.readouterr().err
+    path = export(tmp_path / "run", 1, tmp_path / "run" / "models", format="torch")
+    check_program(tmp_path / "run")
+    about = json.loads(path.with_name(f"{path.name}.json").read_text())
+    assert about["format"] == "torch"
+    assert about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert about["preprocessing"]["divide_by"] == 255
 
 
+@pytest.mark.slow
 def test_a_program_of_a_transformer(tmp_path, capsys):
     data = Synthetic(train=30, test=20, shape=(1, 16, 16), classes=3)
     small(tmp_path / "run", data=data, net=ViT(patch=8, depth=1), clients=2, rounds=1).run()
     assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
-    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2")).module()
-    models = load_models(tmp_path / "run")
-    for rows in (x := models.batch(1)[0])[:1], x:
-        torch.testing.assert_close(program(rows), models.scores(1, rows)["personal"], rtol=1e-4, atol=1e-4)
+    check_program(tmp_path / "run")
 
 
-def test_both_formats_fit_into_one_folder(run, tmp_path, capsys):
-    for name in MODEL_ENDINGS:
-        arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
-        assert main([*arguments, "--output", str(tmp_path)]) == 0
-    for name, ending in MODEL_ENDINGS.items():
-        path = tmp_path / f"client-0-global{ending}"
-        told = json.loads((tmp_path / f"{path.name}.json").read_text())
-        assert told["format"] == name
-        assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+def check_program(folder: Path) -> None:
+    """Check the exported program of client 1: its weights, and its scores of one image and of many."""
+    program = torch.export.load(str(folder / "models" / "client-1-personal.pt2"))
+    models = load_models(folder)
+    assert all(value.is_floating_point() for value in program.state_dict.values())
+    assert models[1].module().state_dict().keys() == program.state_dict.keys()
+    x, _ = models.batch(1)
+    for rows in (x[:1], x):
+        scores = models.scores(1, rows)["personal"]
+        torch.testing.assert_close(program.module()(rows), scores, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_told_of_a_model(run, tmp_path, capsys):
@@ -123,7 +99,7 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
     said = [own.client for own in models if "which has never trained, after 1 round:" in repr(own)]
     assert said == [k for k in range(12) if k not in cohort]
     assert (told[0]["view"], told[0]["round"], len(told[0]["classes"])) == ("global", 1, 10)
-    assert told[0]["takes"] == "float32"
+    assert (told[0]["format"], told[0]["takes"], told[0]["preprocessing"]) == ("safetensors", "float32", None)
 
 
 @pytest.mark.parametrize(
@@ -144,28 +120,19 @@ def test_what_cannot_leave(run, arguments, why, capsys):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("name", "ending"), MODEL_ENDINGS.items())
-def test_a_folder_in_the_place_of_a_file(run, tmp_path, name, ending, capsys):
-    path = tmp_path / f"model{ending}"
-    path.mkdir()
-    arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
-    assert main([*arguments, "--output", str(path)]) == 2
+def test_a_folder_in_the_place_of_a_file(run, tmp_path, capsys):
+    (path := tmp_path / "model.safetensors").mkdir()
+    assert main(["export", str(run), "--client", "0", "--view", "global", "--output", str(path)]) == 2
     said = capsys.readouterr().err
     assert "cannot be written: Is a directory; choose another --output" in said
     assert said.count("\n") == 1
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_weights_of_several_nets_are_no_weights_of_one(mixed, capsys):
-    assert main(["export", str(mixed), "--client", "0"]) == 2
-    assert "give --format torch" in capsys.readouterr().err
-
-
-def test_without_the_data_set(tmp_path, monkeypatch, capsys):
+def test_without_the_data_set(run, tmp_path, monkeypatch, capsys):
     """It is neither read nor made again."""
-    small(tmp_path / "run", rounds=1).run()
     monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("the data set was read"))
-    assert main(["export", str(tmp_path / "run"), "--client", "0", "--output", str(tmp_path / "out")]) == 0
+    assert main(["export", str(run), "--client", "0", "--output", str(tmp_path / "out")]) == 0
 
 
 def test_a_damaged_record_of_the_division(run, tmp_path, capsys):
@@ -178,30 +145,13 @@ def test_a_damaged_record_of_the_division(run, tmp_path, capsys):
         assert "partition.json is damaged" in capsys.readouterr().err
 
 
-def blocks_of_page() -> list[str]:
-    return [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
-
-
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18"])
-def test_nets_of_torchvision_are_loaded_as_the_page_says(tmp_path, monkeypatch, name, capsys):
-    """In the names of the net, with all its buffers."""
-    data = Synthetic(train=40, test=20, shape=(3, 32, 32))
-    settings = {"data": data, "net": f"torchvision.models.{name}", "clients": 2, "participation": 1.0}
-    small(tmp_path / "run", rounds=1, **settings).run()
-    monkeypatch.chdir(tmp_path)
-    assert main(["export", "run", "--client", "1", "--output", "model.safetensors"]) == 0
-    made: dict[str, nn.Module] = {}
-    exec(blocks_of_page()[2].replace("mobilenet_v3_small", name), made)
-    models = load_models("run")
-    x, _ = models.batch(1)
-    torch.testing.assert_close(made["net"](x), models.scores(1, x)["personal"], rtol=1e-5, atol=1e-5)
-
-
 def test_a_view_that_is_one_net_is_no_graph(tmp_path, capsys):
     """FedRoD's common model, which it runs in two parts, of a net of BatchNorm."""
-    small(tmp_path / "run", method=METHODS["FedRoD"](), net=CNNB(), rounds=1).run()
-    arguments = ["export", str(tmp_path / "run"), "--client", "0", "--view", "global"]
+    settings = {"method": METHODS["FedRoD"](), "net": CNNB(), "rounds": 1, "checkpoint_keep": "best"}
+    small(tmp_path / "run", **settings).run()
+    arguments = ["export", str(tmp_path / "run"), "--client", "0", "--view", "global", "--round", "best"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "client-0-global.safetensors.json").read_text())["round"] == 1
     weights, models = load_file(tmp_path / "client-0-global.safetensors"), load_models(tmp_path / "run")
     net = models[0].module("global")
     net.load_state_dict(weights)
@@ -210,11 +160,13 @@ def test_a_view_that_is_one_net_is_no_graph(tmp_path, capsys):
     torch.testing.assert_close(net(x), models.scores(0, x)["global"], rtol=1e-5, atol=1e-5)
 
 
-def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path):
-    blocks = blocks_of_page()
-    subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, check=True, capture_output=True)
+@pytest.mark.slow
+def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
+    exec(blocks[0], {})
     code = "import sys; sys.modules['rayfl'] = None\n" + blocks[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split(",")) == 7
 
@@ -223,9 +175,13 @@ def test_a_method_of_ones_own_and_the_home_folder(tmp_path, monkeypatch, capsys)
     """The current folder's modules are found, as by ``rayfl run``; not where the run's folder has some."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    Path("exported_method.py").write_text("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...\n")
+    lines = ("from rayfl.methods import FedAvg", "class Mine(FedAvg):", "    factor: float = 0.5")
+    Path("exported_method.py").write_text("\n".join(lines))
     tiny = "--engine Inline --loggers [] --data Synthetic --data.train 80 --net LeNet --rounds 1"
-    assert main(["run", *tiny.split(), "--method", "exported_method.Mine", "--output=~/run"]) == 0
+    mine = ["--method", "exported_method.Mine", "--method.factor", "0.25"]
+    assert main(["run", *tiny.split(), *mine, "--output=~/run"]) == 0
+    config = yaml.safe_load(Path("home", "run", "config.yaml").read_text())
+    assert config["method"] == {"class_path": mine[1], "init_args": {"factor": 0.25}}
     for folder, code in (("home/run", 0), ("foreign", 2)):
         sys.modules.pop("exported_method", None)
         assert main(["export", folder, "--client", "1", "--output=~/models"]) == code

@@ -1,6 +1,9 @@
+import pytest
+
 from tests.support.examples import example
 
 
+@pytest.mark.slow
 def test_costs_of_table_4_on_small_images(capsys):
     """Parameters and bytes are those of the full size; an AlexNet of 13 M has twice the work of FDSE's."""
     found = example("fdse/t4.py").main(["--images", "8", "--image_size", "64"])

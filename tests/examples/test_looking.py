@@ -81,20 +81,15 @@ def test_saliency_is_drawn_from_the_command_line(run, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "message"),
+    ("look", "options", "message"),
     [
-        (
-            lambda run, **o: saliency.saliency(str(run), **o),
-            {},
-            "has no view generic; its views are personal",
-        ),
-        (lambda run, **o: saliency.saliency(str(run), **o), {"copies": 0}, "--copies is 0"),
-        (lambda run, **o: saliency.saliency(str(run), **o), {"noise": -1.0}, "--noise is -1.0"),
-        (lambda run, **o: tsne.tsne([str(run)], **o), {"samples": 0}, "--samples is 0"),
-        (lambda run, **o: tsne.tsne([str(run)], **o), {"perplexity": 1e4}, "below the number of samples"),
-        (lambda run, **o: tsne.tsne([str(run / "x")], **o), {}, "not a run folder"),
+        (saliency.saliency, {}, "has no view generic; its views are personal"),
+        (saliency.saliency, {"copies": 0}, "--copies is 0"),
+        (saliency.saliency, {"noise": -1.0}, "--noise is -1.0"),
+        (tsne.tsne, {"samples": 0}, "--samples is 0"),
+        (tsne.tsne, {"perplexity": 1e4}, "below the number of samples"),
     ],
 )
-def test_bad_options_are_refused(run, function, options, message):
+def test_bad_options_are_refused(run, look, options, message):
     with pytest.raises(UserError, match=message):
-        function(run, **options)
+        look(str(run) if look is saliency.saliency else [str(run)], **options)

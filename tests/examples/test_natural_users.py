@@ -88,6 +88,7 @@ def test_impossible_texts_are_refused(options, kind, place):
         StdlibText(**options).load()
 
 
+@pytest.mark.slow
 def test_sharing_helps_to_predict_text():
     methods = (Local(), FedPer(), FedAvg())
     alone, partly, together = (example.accuracy("modules", method) for method in methods)
@@ -96,6 +97,7 @@ def test_sharing_helps_to_predict_text():
     assert together > alone + 0.07
 
 
+@pytest.mark.slow
 def test_sharing_helps_to_read_a_few_digits():
     methods = (Local(), FedAvg(), Ditto())
     alone, together, both = (example.accuracy("writers", method) for method in methods)
@@ -104,10 +106,9 @@ def test_sharing_helps_to_read_a_few_digits():
     assert both > together
 
 
-@pytest.mark.parametrize("users", ["modules", "writers"])
-def test_a_resumed_run_is_the_run(tmp_path, users):
+def test_a_resumed_run_is_the_run(tmp_path):
     def federation(name, rounds):
-        settings = example.SETTINGS[users] | {"rounds": rounds, "engine": Inline(), "checkpoint_every": 1}
+        settings = example.SETTINGS["modules"] | {"rounds": rounds, "engine": Inline(), "checkpoint_every": 1}
         return Federation(method=FedPer(), quiet=True, output=str(tmp_path / name), **settings)
 
     federation("whole", 2).run()

@@ -12,6 +12,7 @@ from rayfl.federation import federation_of
 from rayfl.jobs import cells
 from rayfl.jobs.cells import CellRunner, Job, TableOutcome, remaining_seconds
 from rayfl.record.folder import read_config
+from tests.support.cells import run_here
 from tests.support.federations import bytes_of_run
 
 SETTINGS = {
@@ -57,25 +58,34 @@ def run(jobs: list[Job], watch: Watch, at_once: int | None = 2) -> TableOutcome:
     return runner.run(jobs)
 
 
+def send(*numbers: signal.Signals, rounds: int = 0) -> Watch:
+    return Watch(rounds, lambda: [os.kill(os.getpid(), number) for number in numbers])
+
+
+def test_signals_stop_cells_or_kill_them(tmp_path: Path, monkeypatch) -> None:
+    start = cells.subprocess.Popen
+    monkeypatch.setattr(cells.subprocess, "Popen", lambda _, **options: start(["sleep", "100"], **options))
+    one = job(tmp_path / "cells" / "one")
+    outcome = run([one], watch := send(signal.SIGTERM))
+    assert (outcome.stopped, outcome.interrupted, outcome.failed) == (True, False, {})
+    assert watch.told[-1] == f"{one}: stopped after 0 rounds"
+    with pytest.raises(KeyboardInterrupt):
+        run([one], send(signal.SIGTERM, signal.SIGINT))
+    outcome = run([one], Watch(0, "kill"))
+    assert outcome == TableOutcome(failed={one: "killed by SIGKILL; too little memory?"})
+
+
+@pytest.mark.slow
 def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> None:
     one = job(tmp_path / "cells" / "one")
-    watch = Watch(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    outcome = run([one], watch)
-    assert (outcome.stopped, outcome.failed) == (True, {})
+    assert run([one], send(signal.SIGTERM, rounds=2)).stopped
     stopped_after = len(one.round_seconds())
     assert 2 <= stopped_after < ROUNDS
-    assert any("Stopping" in text for text in watch.told)
-
-    watch = Watch(stopped_after + 2, "kill")
-    outcome = run([one], watch)
-    assert watch.told[0] == f"Ditto, even, seed 4: started after {stopped_after} rounds"
-    assert list(outcome.failed.values()) == ["killed by SIGKILL; too little memory?"]
-    assert not one.is_finished
-
+    assert run([one], Watch(stopped_after + 2, "kill")).failed
     assert run([one], Watch()) == TableOutcome()
     assert one.is_finished
-    whole = {**SETTINGS, "rounds": ROUNDS, "seed": 4, "quiet": True}
-    federation_of(whole | {"output": str(tmp_path / "whole")}).run()
+    whole = {**SETTINGS, "rounds": ROUNDS, "seed": 4, "quiet": True, "output": str(tmp_path / "whole")}
+    federation_of(whole).run()
     assert bytes_of_run(one.folder) == bytes_of_run(tmp_path / "whole")
 
 
@@ -97,14 +107,13 @@ def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monk
     monkeypatch.setattr(cells.subprocess, "Popen", refused)
     before = (fine.folder / "metrics.jsonl").stat().st_mtime_ns
     assert run([fine], Watch()) == TableOutcome()
-    CellRunner(1, print, print)._start_cell(
-        fine, TableOutcome()
-    )  # as if another process had finished it just now
+    CellRunner(1, print, print)._start_cell(fine, TableOutcome())  # another process has finished it just now
     assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_a_cell_goes_on_with_the_changes_of_its_table(tmp_path: Path) -> None:
+def test_a_cell_goes_on_with_the_changes_of_its_table(tmp_path: Path, monkeypatch) -> None:
     """A table that was tried with one round and then has those of its file has changed none."""
+    run_here(monkeypatch)
     cell = {"table": "t", "row": "Ditto", "column": "even", "changed": ["rounds=1"]}
     assert run([job(tmp_path / "cell", rounds=1, cell=cell)], Watch()) == TableOutcome()
     whole = job(tmp_path / "cell", rounds=2, cell=cell | {"changed": []})

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from rayfl.jobs import progress
@@ -22,26 +23,21 @@ def two_cells(folder: Path) -> list[Job]:
     return made
 
 
-def test_plain_lines(tmp_path: Path) -> None:
-    cells = two_cells(tmp_path)
-    out = io.StringIO()
-    with TableProgress(cells, 2, interval=0, console=Console(file=out, width=40)) as shown:
-        shown.print_line("FedBN, begun, seed 0: started [now]")
-        shown.show_jobs(cells[1:], [])
-    assert out.getvalue().splitlines() == [
-        "FedBN, begun, seed 0: started [now]",
-        "1/2 cells finished; FedBN, begun, seed 0: round 4/10; ETA 0:00:18",
-    ]
-
-
-def test_cells_that_do_not_go_on_need_no_time(tmp_path: Path) -> None:
-    """A trial that a scheduler has stopped, or a cell that has failed."""
-    cells = two_cells(tmp_path)
-    out = io.StringIO()
+@pytest.mark.parametrize(
+    ("running", "ends"),
+    [
+        (1, "; FedBN, begun, seed 0: round 4/10; ETA 0:00:18"),
+        (0, "; ETA 0:00:00"),  # a scheduler has stopped the trial, or the cell has failed
+    ],
+)
+def test_plain_lines(tmp_path: Path, running: int, ends: str) -> None:
+    cells, out = two_cells(tmp_path), io.StringIO()
     console = Console(file=out, width=40)
-    with TableProgress(cells, 1, interval=0, console=console, items="trials") as shown:
-        shown.show_jobs([], [])
-    assert out.getvalue().splitlines() == ["1/2 trials finished; ETA 0:00:00"]
+    with TableProgress(cells, 2, interval=0, console=console, items="trials") as shown:
+        shown.print_line("FedBN, begun, seed 0: started [now]")
+        shown.show_jobs(cells[1:][:running], [])
+    lines = ["FedBN, begun, seed 0: started [now]", f"1/2 trials finished{ends}"]
+    assert out.getvalue().splitlines() == lines
 
 
 def test_bars_on_a_terminal(tmp_path: Path, monkeypatch) -> None:

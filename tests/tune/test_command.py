@@ -1,5 +1,6 @@
 """The command line of sweeps, up to their start."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,19 +59,14 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest
     assert {point.settings["data.root"] for point in sweep.example_points()} == {str(tmp_path / "there")}
 
 
-def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
-    with refused(Conflict, "samples"):
-        asked(_new_sweep, write(tmp_path), "--samples", "3", "--output", str(tmp_path / "new"))
-
-
 def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfl.tune.space.MOST_TRIALS", 4)
-    assert (
-        len(asked(_new_sweep, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds)
-        == 2
-    )
+    space = write(tmp_path)
+    assert len(asked(_new_sweep, space, "--seeds", "2")[0].seeds) == 2
     with refused(Conflict, "search"):
-        asked(_new_sweep, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
+        asked(_new_sweep, space, "--seeds", "3")
+    with refused(Conflict, "samples"):  # it draws none
+        asked(_new_sweep, space, "--samples", "3")
     assert main([write(tmp_path), "--list"]) == 0
 
 
@@ -120,10 +116,7 @@ def test_sweeps_that_cannot_choose_are_refused(
     tmp_path: Path, changes: dict[str, str], kind: type[UserError] | None, place: str
 ) -> None:
     space = space_of(tmp_path, **changes)
-    if kind is None:
-        check_sweep(space, space.example_points())
-        return
-    with refused(kind, place):
+    with refused(kind, place) if kind else nullcontext():
         check_sweep(space, space.example_points())
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,22 +37,25 @@ SPACE = Space(sweep="s", base={}, search=())
 def result(
     values: dict[str, object], scores: list[float | None], test: float, completed: int = 9
 ) -> PointResult:
+    """A point of nine rounds, whose searched values are settings; the test accuracies rise by 0.01 a seed."""
     label = ", ".join(f"{k}={v}" for k, v in values.items())
+    cell = {"table": "s", "row": "r", "column": "base", "changed": []}
+    point = SearchPoint(label, values, {"cell": cell, "method": "Ditto"} | values, 9)
     tests = [test + 0.01 * k for k in range(len(scores))]
-    return PointResult(SearchPoint(label, values, {}, 9), list(range(len(scores))), scores, tests, completed)
+    return PointResult(point, list(range(len(scores))), scores, tests, completed)
 
 
 def test_best_is_by_validation_among_those_that_came_farthest():
-    good, better_on_test, stopped = (
-        result({"mu": 0.1}, [0.5, 0.7], 0.3),
-        result({"mu": 1.0}, [0.5, 0.6], 0.9),
-        result({"mu": 2.0}, [0.9, 0.9], 0.9, completed=3),
-    )
+    good, better_on_test = result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, 0.6], 0.9)
+    stopped = result({"mu": 2.0}, [0.9, 0.9], 0.9, completed=3)
     unscored = result({"mu": 3.0}, [0.9, None], 0.9)
     assert best_of([better_on_test, good, stopped, unscored], "max") is good
     assert best_of([better_on_test, good, stopped, unscored], "min") is better_on_test
     assert best_of([stopped, result({"mu": 4.0}, [0.99, 0.99], 0.9, completed=2)], "max") is stopped
     assert best_of([unscored], "max") is None
+    short = result({"rounds": 4}, [0.8], 0.5, completed=4)
+    short = replace(short, point=replace(short.point, rounds=4))
+    assert best_of([good, short], "max") is short, "it has all of its fewer rounds"
 
 
 def starred(results: list[PointResult], best: BestPoints) -> list[str]:
@@ -59,17 +63,10 @@ def starred(results: list[PointResult], best: BestPoints) -> list[str]:
     return [r.point.label for r, test in zip(results, tests, strict=True) if str(test).endswith(" *")]
 
 
-def with_settings(found: PointResult, **settings: object) -> PointResult:
-    cell = {"table": "s", "row": "r", "column": "base", "changed": []}
-    return replace(found, point=replace(found.point, settings={"cell": cell, "method": "Ditto"} | settings))
-
-
 def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     """The easier data have the higher scores; each setting of them has a best point of its own."""
     results = [
-        with_settings(
-            result({"clients": clients, "lr": lr}, [score], 0.5), **{"clients": clients, "training.lr": lr}
-        )
+        result({"clients": clients, "lr": lr}, [score], 0.5)
         for clients, lr, score in ((5, 0.1, 0.8), (5, 1.0, 0.9), (100, 0.1, 0.3), (100, 1.0, 0.2))
     ]
     best = BestPoints.from_results(results, "max", ["clients"])
@@ -82,14 +79,14 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     assert [path.name for path in written] == ["best-clients=5.yaml", "best-clients=100.yaml"]
     tables = [Table.load(path) for path in written]
     assert [table.name for table in tables] == ["s_best_clients=5", "s_best_clients=100"]
-    assert [(t.base["clients"], t.base["training.lr"]) for t in tables] == [(5, 1.0), (100, 0.1)]
+    assert [(t.base["clients"], t.base["lr"]) for t in tables] == [(5, 1.0), (100, 0.1)]
     assert "best of 2 points of the sweep s with clients=5 by validation" in written[0].read_text()
 
 
 def test_all_of_several_ties_are_starred(tmp_path):
     """Also where float64 adds the same scores up to something else; the first is in the file."""
     scores = {0.1: [0.1, 0.2, 0.3], 0.5: [0.3, 0.2, 0.1], 1.0: [0.1, 0.1, 0.3], 2.0: [0.3, 0.2, 0.1]}
-    results = [with_settings(result({"mu": mu}, found, 0.5), **{"mu": mu}) for mu, found in scores.items()]
+    results = [result({"mu": mu}, found, 0.5) for mu, found in scores.items()]
     results[3] = replace(results[3], completed=3)
     best = BestPoints.from_results(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
@@ -101,48 +98,19 @@ def test_all_of_several_ties_are_starred(tmp_path):
 
 
 def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
-    bundles = [
-        with_settings(result({"data": name}, [score], 0.5), **{"data": name, "data.partition.alpha": score})
-        for name, score in (("easy", 0.9), ("hard", 0.2))
-    ]
+    bundles = [result({"data": name}, [score], 0.5) for name, score in (("easy", 0.9), ("hard", 0.2))]
     best = BestPoints.from_results(bundles, "max", ["data"])
     assert (starred(bundles, best), best.points) == ([], [])
-    assert (
-        best.caption()
-        == "no best point: the points differ in data, so their accuracies are not of the same data"
-    )
-    (tmp_path / "best.yaml").touch()
-    assert write_all_best(SPACE, best, tmp_path) == []
-    assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
-    none = BestPoints.from_results([with_settings(result({"mu": 1.0}, [None], 0.5))], "max")
-    (tmp_path / "best.yaml").touch()
-    assert write_all_best(SPACE, none, tmp_path) == []
-    assert not list(tmp_path.iterdir())
+    assert str(best.caption()).startswith("no best point: the points differ in data, so")
+    for none in (best, BestPoints.from_results([result({"mu": 1.0}, [None], 0.5)], "max")):
+        (tmp_path / "best.yaml").touch()
+        assert write_all_best(SPACE, none, tmp_path) == []
+        assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
 
 
-def test_complete_points_of_fewer_rounds_have_come_as_far():
-    """Points of fewer rounds have come as far when they are complete."""
-    short = result({"rounds": 4}, [0.8], 0.5, completed=4)
-    short = replace(short, point=replace(short.point, rounds=4))
-    assert best_of([result({"rounds": 9}, [0.7], 0.6), short], "max") is short
-
-
-def test_points_in_a_table_and_a_file(tmp_path):
-    results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
-    table = points_table(SPACE, results, BestPoints([], [(results, results[0])]))
-    cells = [list(column.cells) for column in table.columns]
-    assert [c[0] for c in cells] == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
-    write_points(results, None, tmp_path / "points.csv")
-    rows = list(csv.DictReader((tmp_path / "points.csv").open()))
-    assert [row["net"] for row in rows] == ["a", "a"]
-    assert rows[1]["test_std"] == ""
-
-
-def test_seeds_without_a_score_leave_a_point_without_one(tmp_path):
-    write_points([result({"mu": 0.1}, [0.5, None], 0.3)], None, tmp_path / "points.csv")
-    (row,) = csv.DictReader((tmp_path / "points.csv").open())
-    assert (row["validation"], row["validation_std"], row["seeds"]) == ("", "", "2")
-    assert float(row["test"]) == pytest.approx(0.305)
+def outcome(*folders: Path, rounds: int = 10) -> PointResult:
+    jobs = [Job("a", "base", seed, rounds, folder, {}) for seed, folder in enumerate(folders)]
+    return result_of(SearchPoint("a", {}, {}, rounds), jobs, "accuracy")
 
 
 def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
@@ -151,24 +119,18 @@ def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
         write_run(tmp_path / "slow", rounds=6, seed=1, stop_after=4),
         tmp_path / "not begun",
     ]
-    jobs = [Job("a", "base", seed, 6, folder, {}) for seed, folder in enumerate(folders)]
-    point = SearchPoint("a", {}, {}, 6)
-    assert result_of(point, jobs[:1], "accuracy").completed == 6
-    found = result_of(point, jobs[:2], "accuracy")
+    assert outcome(*folders[:1], rounds=6).completed == 6
+    found = outcome(*folders[:2], rounds=6)
     assert (found.completed, found.seeds) == (4, [0, 1])
-    assert result_of(point, jobs, "accuracy").completed == 0
+    assert outcome(*folders, rounds=6).completed == 0
 
 
 def test_seeds_are_compared_after_as_many_rounds(tmp_path):
     """One that successive halving has stopped beside one that it has not: both as they were by then."""
     folders = [write_run(tmp_path / "whole"), write_run(tmp_path / "stopped", seed=1, stop_after=4)]
     folders += [write_run(tmp_path / "short", stop_after=4)]
-    whole, stopped, short = (
-        result_of(SearchPoint("a", {}, {}, 10), [Job("a", "base", 0, 10, folder, {})], "accuracy")
-        for folder in folders
-    )
-    jobs = [Job("a", "base", seed, 10, folder, {}) for seed, folder in enumerate(folders[:2])]
-    both = result_of(SearchPoint("a", {}, {}, 10), jobs, "accuracy")
+    whole, stopped, short = map(outcome, folders)
+    both = outcome(*folders[:2])
     assert both.scores == [*short.scores, *stopped.scores]
     assert both.tests == [*short.tests, *stopped.tests]
     assert short.scores < whole.scores
@@ -211,10 +173,8 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
 @pytest.mark.parametrize(
     ("protocol", "accuracy", "loss"),
     [
-        (evaluation.Default(), (0.9 + 0.2) / 2, (1 + 3) / 2),
         (evaluation.Default(average="pooled"), (0.9 + 0.2) / 2, (1 + 3) / 2),
         (evaluation.FDSE(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
-        (evaluation.FDSEGlobal(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
     ],
 )
 def test_points_are_compared_by_the_average_that_chooses_rounds(protocol, accuracy, loss):
@@ -227,10 +187,9 @@ def test_points_are_compared_by_the_average_that_chooses_rounds(protocol, accura
     scores = np.array([9, 8, np.nan]), np.array([1.0, 3.0, np.nan])
     found = [measure(*scores, population, "val", protocol, m) for m in ("accuracy", "loss")]
     assert found == [pytest.approx(accuracy), pytest.approx(loss)]
-    nothing = np.full(3, np.nan)
-    assert measure(nothing, nothing, population, "val", protocol, "loss") is None
-    diverged = np.array([1.0, np.nan, np.nan])
-    assert measure(scores[0], diverged, population, "val", protocol, "loss") is None
+    nothing, diverged = np.full(3, np.nan), np.array([1.0, np.nan, np.nan])
+    for correct, losses in ((nothing, nothing), (scores[0], diverged)):
+        assert measure(correct, losses, population, "val", protocol, "loss") is None
 
 
 def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
@@ -245,7 +204,11 @@ def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
     assert validation_score(Result.load(folder), "accuracy") is not None
 
 
-def test_losses_are_shown_as_they_are_and_not_in_per_cent():
+def test_accuracies_are_shown_in_per_cent_and_losses_as_they_are():
+    results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
+    table = points_table(SPACE, results, BestPoints([], [(results, results[0])]))
+    first = [next(iter(column.cells)) for column in table.columns]
+    assert first == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
     table = points_table(replace(SPACE, metric="loss"), results)
@@ -261,23 +224,23 @@ FIGURES = ("validation", "validation_std", "test", "test_std")
 
 
 def test_a_file_of_points_has_its_figures_under_their_names(tmp_path):
-    found = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
-    write_points([found], None, tmp_path / "points.csv")
-    (row,) = csv.DictReader((tmp_path / "points.csv").open())
+    """A seed without a score leaves its point without one, and one seed has no deviation."""
+    whole = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
+    some, single = (result({"kind": "a", "mu": 1}, scores, 0.3) for scores in ([0.5, None], [0.2]))
+    write_points([whole, some, single], None, tmp_path / "points.csv")
+    row, unscored, alone = csv.DictReader((tmp_path / "points.csv").open())
     assert list(row) == ["kind", "mu", "seeds", "rounds", *FIGURES, "best"]
     assert (json.loads(row["kind"]), json.loads(row["mu"])) == ({"a": 1}, [0.1])
-    assert (row["seeds"], row["rounds"]) == ("3", "4")
-    figures = [float(row[name]) for name in FIGURES]
-    assert figures == pytest.approx([0.7, 0.2, 0.26, 0.01])
+    assert (row["seeds"], row["rounds"], unscored["kind"]) == ("3", "4", "a")
+    assert [float(row[name]) for name in FIGURES] == pytest.approx([0.7, 0.2, 0.26, 0.01])
+    assert (unscored["validation"], unscored["validation_std"], alone["test_std"]) == ("", "", "")
+    assert float(unscored["test"]) == pytest.approx(0.305)
 
 
 def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
-    found = with_settings(
-        result({"mu": 0.5}, [0.5, 0.7], 0.3), seed=4, clients=5, **{"method.mu": 0.5, "training.lr": 0.1}
-    )
-    write_best(
-        replace(SPACE, seeds=(7, 8)), found, "s_best", "2 points of the sweep s", tmp_path / "best.yaml"
-    )
+    values = {"method.mu": 0.5, "clients": 5, "training.lr": 0.1, "seed": 4}
+    found, space = result(values, [0.5, 0.7], 0.3), replace(SPACE, seeds=(7, 8))
+    write_best(space, found, "s_best", "2 points of the sweep s", tmp_path / "best.yaml")
     table = Table.load(tmp_path / "best.yaml")
     assert (table.name, table.title) == ("s_best", "Best of 2 points of the sweep s")
     assert list(table.seeds) == [7, 8]
@@ -286,7 +249,7 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     assert settings.pop("cell")["row"] == "Ditto"
     assert settings == {"clients": 5, "training.lr": 0.1, "method": "Ditto", "method.mu": 0.5}
     notes = [line for line in (tmp_path / "best.yaml").read_text().splitlines() if line.startswith("#")]
-    assert notes[0] == "# mu=0.5: best of 2 points of the sweep s by validation accuracy"
+    assert notes[0] == f"# {found.point.label}: best of 2 points of the sweep s by validation accuracy"
     assert notes[1] == "# validation accuracy 60.00 ± 14.14, test accuracy 30.50 ± 0.71"
     bare = replace(found, point=replace(found.point, settings={"cell": found.point.settings["cell"]}))
     write_best(replace(SPACE, metric="loss"), bare, "s_best", "1", tmp_path / "bare.yaml")
@@ -294,19 +257,15 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
 
 
 def test_data_of_like_names_have_files_of_their_own(tmp_path):
-    """Settings of the data whose names are alike have files of their own."""
-    results = [
-        with_settings(result({"data.noise": noise, "lr": lr}, [0.5], 0.5), **{"data.noise": noise})
-        for noise in (0.1, 0.1000001)
-        for lr in (1, 2)
-    ]
+    noises = (0.1, 0.1000001)
+    results = [result({"data.noise": noise, "lr": lr}, [0.5], 0.5) for noise in noises for lr in (1, 2)]
     written = write_all_best(SPACE, BestPoints.from_results(results, "max", ["data.noise"]), tmp_path)
     assert len(set(written)) == 2
-    assert [Table.load(path).base["data.noise"] for path in written] == [0.1, 0.1000001]
+    assert [Table.load(path).base["data.noise"] for path in written] == [*noises]
 
 
 def test_a_sweep_writes_what_it_has(tmp_path):
-    results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
+    results = [result({"mu": mu}, [mu], 0.5) for mu in (0.1, 0.2)]
     results = [replace(r, folders=[tmp_path / f"trials/{k:03}/seed-0"]) for k, r in enumerate(results)]
     best = BestPoints.from_results(results, "max")
     names = []

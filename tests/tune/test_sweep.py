@@ -1,17 +1,21 @@
-"""Sweeps on Ray Tune: parts, searchers, schedulers, placement, equal bytes, kills, stops, failures."""
+"""Sweeps on Ray Tune: searchers, schedulers, placement, equal bytes, kills, stops, failures."""
 
 import json
 import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rayfl.errors import Conflict
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
 from rayfl.running.result import Result
@@ -20,6 +24,7 @@ from rayfl.tune.command import main
 from rayfl.tune.space import Space
 from tests.support.federations import bytes_of_run, federation_from
 from tests.support.processes import wait_until
+from tests.support.refusals import refused
 from tests.support.sweeps import write
 
 ray: Any = pytest.importorskip("ray")
@@ -29,29 +34,27 @@ from rayfl.tune import sweep  # noqa: E402
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
 
-def trial(output: Path, value: str, seed: int = 0) -> Path:
-    (found,) = output.glob(f"trials/*={value}/seed-{seed}")
+def trial(output: Path, value: str) -> Path:
+    (found,) = output.glob(f"trials/*={value}/seed-0")
     return found
 
 
-def alone(folder: Path, output: Path, **changes: Any) -> Path:
+def alone(folder: Path, output: Path) -> Path:
     """Run the configuration of a trial by itself, in this process."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["engine"] = {"class_path": "rayfl.engine.Inline", "init_args": threads_of(config)}
+    threads = config["engine"]["init_args"]["threads"]
+    config["engine"] = {"class_path": "rayfl.engine.Inline", "init_args": {"threads": threads}}
     path = output.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump(config | changes))
+    path.write_text(yaml.safe_dump(config))
     federation_from(["--config", str(path), "--output", str(output)]).run()
     return output
-
-
-def threads_of(config: dict[str, Any]) -> dict[str, int]:
-    return {"threads": config["engine"]["init_args"]["threads"]}
 
 
 def untouched(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {f: (f.stat().st_mtime_ns, f.read_bytes()) for f in folder.rglob("*") if f.is_file()}
 
 
+@pytest.mark.slow
 def test_a_sweep_in_parts_from_python(tmp_path: Path, ray_runtime) -> None:
     """Median stopping for each setting of the data, and losses, of which the smaller is better.
 
@@ -80,11 +83,11 @@ def test_a_sweep_in_parts_from_python(tmp_path: Path, ray_runtime) -> None:
         same = table[table["clients"] == clients]
         assert same["validation"].min() == float(same[same["training.lr"] == lr]["validation"].iloc[0])
     assert len([*(tmp_path / "out" / "tune").glob("*/*/events.*")]) == 10
-    assert [path.name for path in found.written if path.suffix == ".yaml"] == [
-        "best-clients=2.yaml", "best-clients=3.yaml",
-    ]  # fmt: skip
+    names = [path.name for path in found.written if path.suffix == ".yaml"]
+    assert names == ["best-clients=2.yaml", "best-clients=3.yaml"]
 
 
+@pytest.mark.slow
 def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, ray_runtime) -> None:
     """And its result is that of the same configuration alone."""
     told = tmp_path / "told"
@@ -162,24 +165,61 @@ def test_ctrl_c_ends_what_comes_after_a_sweep(
 SEARCHED = """
 search: {training.lr: {loguniform: [0.001, 0.5]}, method.mu: {choice: [0.0, 1.0]},
   training.batch_size: {quniform: [8, 24, 8]}}
-samples: 13
 searcher: optuna
 """
 
 
+def calls(space: Space, path: Path, trials: int) -> Iterator[dict[str, Any] | None]:
+    """Call a searcher as a session of Ray Tune does, trial by trial; yield after each call, points first."""
+    searcher = sweep.searcher_of(space, 1, path)
+    domains = {d.key: sweep.search_domain(d) for d in space.search[0]}
+    searcher.set_search_properties("score", "max", {"search": 0, **domains})
+    for number in range(trials):
+        trial = f"{number}-{path.stat().st_size}"  # each session has other names
+        point = searcher.suggest(trial)
+        yield point
+        for round in (1, 2):
+            searcher.on_trial_result(trial, {"round": round, "score": point["training.lr"] * round})
+            yield None
+        searcher.on_trial_complete(trial, {"score": 2 * point["training.lr"]} if number % 2 else None)
+        yield None
+
+
+@pytest.mark.parametrize("seeds", [(0,), (3, 4)])
+def test_a_searcher_draws_the_same_points_after_any_stop(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+    """Beyond the ten points that Optuna draws at random, and each with every seed."""
+    pytest.importorskip("optuna")
+    space = replace(Space.load(write(tmp_path, search=SEARCHED)), seeds=seeds)
+    trials = 13 * len(seeds)
+    whole = [*filter(None, calls(space, tmp_path / "whole", trials))]
+    assert [point["seed"] for point in whole] == [*seeds] * 13
+    assert len({point["training.lr"] for point in whole}) == 13
+    assert {point["training.batch_size"] % 8 for point in whole} == {0}
+    for stop in (2, 4 * trials - 5, 4 * trials - 4):
+        path = tmp_path / f"stopped-{stop}"
+        for _ in islice(calls(space, path, trials), stop):
+            pass
+        with path.open("a") as file:
+            file.write('{"torn')
+        assert [*filter(None, calls(space, path, trials))] == whole
+        assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+    path.write_text(json.dumps({"point": {"training.lr": 0.1}}) + "\n")
+    with refused(Conflict, "searcher"):
+        next(calls(space, path, trials))
+
+
+@pytest.mark.slow
 def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runtime) -> None:
-    """Beyond the ten points that Optuna draws at random: the same points and bytes as without a kill."""
+    """The same points and bytes as without a kill."""
     pytest.importorskip("optuna")
     more = "{rounds: 2, clients: 2, data.train: 60, data.test: 20}"
-    space, at = write(tmp_path, search=SEARCHED, more=more), ["--at_once", "1", "--address", ray_runtime]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    space = write(tmp_path, search=SEARCHED, samples="samples: 4", more=more)
+    at, killed, whole = ["--at_once", "1", "--address", ray_runtime], tmp_path / "killed", tmp_path / "whole"
     start = [sys.executable, "-m", "rayfl.tune", space, "--output", str(killed), *at]
-    for ended in (3, 12):
-        process = subprocess.Popen(start, stdout=subprocess.DEVNULL)
-        wait_until(lambda ended=ended: len([*killed.glob("trials/*/seed-0/summary.json")]) >= ended, process)
-        process.kill()
-        process.wait()
-        start = [sys.executable, "-m", "rayfl.tune", "--resume", str(killed), *at]
+    process = subprocess.Popen(start, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len([*killed.glob("trials/*/seed-0/summary.json")]) >= 2, process)
+    process.kill()
+    process.wait()
     done = [path.parent for path in killed.glob("trials/*/seed-0/summary.json")]
     before = {folder: untouched(folder) for folder in done}
     assert main(["--resume", str(killed), *at]) == 0
@@ -190,26 +230,9 @@ def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runt
     assert names == sorted(str(path.relative_to(killed)) for path in killed.glob("trials/*/seed-0"))
     for name in names:
         assert bytes_of_run(killed / name) == bytes_of_run(whole / name)
-    drawn = [json.loads(line).get("point") for line in (whole / "searcher-0.jsonl").read_text().splitlines()]
-    assert len([point for point in drawn if point]) == 13
-    configs = [yaml.safe_load((whole / name / "config.yaml").read_text()) for name in names]
-    assert {config["training"]["batch_size"] for config in configs} <= {8, 16, 24}
     capsys.readouterr()
     assert main([space, "--output", str(killed)]) == 2
     assert "go on with --resume" in capsys.readouterr().err
-
-
-def test_a_searcher_with_several_seeds_and_settings_of_the_data(tmp_path: Path, ray_runtime) -> None:
-    """Every point has both seeds, and each setting of the data a search of its own."""
-    pytest.importorskip("optuna")
-    search = "search: {clients: [2, 3], training.lr: {loguniform: [0.001, 0.5]}}"
-    options = "{samples: 2, seeds: [3, 4], searcher: optuna, scheduler: asha, at_once: 1}"
-    space = write(tmp_path, search=search, options=options, more="{rounds: 1, data.train: 60}")
-    found = sweep.run(space, tmp_path / "out", address=ray_runtime)
-    assert list(found.points["seeds"]) == [2] * 4
-    assert list(found.points["clients"]) == [2, 2, 3, 3]
-    assert found.best is not None
-    assert len(found.best.groups) == 2
 
 
 def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path, capsys, ray_runtime) -> None:
@@ -244,6 +267,7 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert (untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))) == (first, stopped)
 
 
+@pytest.mark.slow
 def test_hyperband_pauses_trials_and_goes_on_with_them(tmp_path: Path, capsys, ray_runtime) -> None:
     """What has run to its end has the bytes of the same configuration alone."""
     output = tmp_path / "out"
