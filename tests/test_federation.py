@@ -22,22 +22,17 @@ from rayfl.report.summary import headline_source
 from rayfl.sampling import Bernoulli
 from rayfl.system.files import lock_folder
 from rayfl.training import Client, State
-from tests.support.federations import Poisoned, bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
 
 def test_cohorts_depend_on_seed_and_round_only(tmp_path: Path) -> None:
     federation = small(tmp_path, seed=3, clients=10, participation=0.29)
-    for r in range(50):
+    for r in range(9):
         order = torch.randperm(10, generator=generator(3, "cohort", r))
         assert federation.cohort(r) == sorted(order[:2].tolist())
-
-
-@pytest.mark.parametrize(
-    ("rate", "clients", "size"), [(0.29, 100, 29), (0.05, 100, 5), (0.001, 100, 1), (1, 7, 7)]
-)
-def test_cohort_sizes(tmp_path: Path, rate: float, clients: int, size: int) -> None:
-    assert len(small(tmp_path, participation=rate, clients=clients).cohort(0)) == size
+    for rate, clients, size in ((0.29, 100, 29), (0.05, 100, 5), (0.001, 100, 1), (1, 7, 7)):
+        assert len(small(tmp_path, participation=rate, clients=clients).cohort(0)) == size
 
 
 def test_how_many_clients_are_scored(tmp_path: Path) -> None:
@@ -73,25 +68,21 @@ def test_result_has_tidy_tables(tmp_path: Path) -> None:
 
 def test_evaluation_can_be_rarer_or_off(tmp_path: Path) -> None:
     small(tmp_path / "rare", eval_every=3).run()
-    lines = [json.loads(x) for x in (tmp_path / "rare" / "metrics.jsonl").read_text().splitlines()]
-    assert ["evaluation" in line for line in lines] == [False, False, True, True]
-    result = small(tmp_path / "off", eval_every=0, checkpoint_every=0).run()
+    evaluated = ["evaluation" in record for record in records_of(tmp_path / "rare")]
+    assert evaluated == [False, False, True, True]
+    result = small(tmp_path / "off", eval_every=0, checkpoint_every=0, rounds=1).run()
     assert result.clients.empty
     assert not (tmp_path / "off" / "checkpoints").exists()
 
 
 def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None:
     """A client counts by the model of its latest training, whether or not that round was evaluated."""
+    settings: dict[str, Any] = {"protocol": evaluation.FediOS(choose="last"), "participation": 0.3}
     found = []
     for every in (1, 2):
-        small(
-            tmp_path / str(every),
-            protocol=evaluation.FediOS(choose="last"),
-            eval_every=every,
-            participation=0.3,
-        ).run()
-        lines = [json.loads(x) for x in (tmp_path / str(every) / "metrics.jsonl").read_text().splitlines()]
-        found.append([lines[k]["evaluation"] for k in (1, 3)])
+        small(tmp_path / str(every), **settings, eval_every=every).run()
+        records = records_of(tmp_path / str(every))
+        found.append([records[k]["evaluation"] for k in (1, 3)])
     assert found[0] == found[1]
     assert set(found[0][0]["after_training"]) == {"personal"}  # a client's copy is not the global model
 
@@ -103,18 +94,15 @@ def test_both_points_are_recorded_if_asked_for(tmp_path: Path, capsys: pytest.Ca
     both = small(tmp_path / "both", **settings, eval_points="both", quiet=False).run()
     told = capsys.readouterr().out
     asked = small(tmp_path / "asked", **settings, protocol=evaluation.Default(point="after_training")).run()
-    assert (tmp_path / "both" / "metrics.jsonl").read_bytes() == (asked.folder / "metrics.jsonl").read_bytes()
+    assert (both.folder / "metrics.jsonl").read_bytes() == (asked.folder / "metrics.jsonl").read_bytes()
     assert both.summary["headline"] == plain.summary["headline"]
     assert {point for point, _ in plain.history.views()} == {"after_aggregation"}
     tested = both.history.population.samples["test"] > 0
     initial = int((tested & (both.history.first > 2)).sum())
-    now = json.loads((tmp_path / "both" / "metrics.jsonl").read_text().splitlines()[-1])["cohort"]
-    older = int(tested.sum()) - initial - int(tested[now].sum())
-    counts = (
-        f"of {tested.sum()} clients {initial} by their initial model, {older} by a model of an older round"
-    )
-    assert f"After training, last round: {counts}." in told
-    assert counts in headline_source(asked.summary["headline"])
+    older = int(tested.sum()) - initial - int(tested[records_of(both.folder)[-1]["cohort"]].sum())
+    of = f"of {tested.sum()} clients {initial} by their initial model, {older} by a model of an older round"
+    assert f"After training, last round: {of}." in told
+    assert of in headline_source(asked.summary["headline"])
 
 
 class Forgets(FedAvg):
@@ -127,50 +115,38 @@ class Forgets(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        (
-            {"checkpoint_every": 1, "rounds": 4},
-            "The models of round 1 are gone. Checkpoints: those after rounds 3 and 4; ",
-        ),
-        ({"checkpoint_every": 1, "rounds": 2}, ""),
-        ({"checkpoint_every": 0, "rounds": 1}, "The models of round 1 are gone. Checkpoints: none; "),
-    ],
+    ("every", "rounds", "says"),
+    [(1, 4, "those after rounds 3 and 4; "), (1, 2, ""), (0, 1, "none; ")],
 )
 def test_a_headline_whose_models_are_gone_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], every: int, rounds: int, says: str
 ) -> None:
-    protocol = evaluation.Default(choose="best_val")
-    training = Training(lr=0.2, batch_size=20)
-    run = small(
-        tmp_path / "run", method=Forgets(), protocol=protocol, training=training, **changes, quiet=False
-    )
+    protocol, training = evaluation.Default(choose="best_val"), Training(lr=0.2, batch_size=20)
+    settings: dict[str, Any] = {
+        "method": Forgets(),
+        "protocol": protocol,
+        "training": training,
+        "quiet": False,
+    }
+    run = small(tmp_path / "run", **settings, checkpoint_every=every, rounds=rounds)
     assert run.run().summary["headline"]["rounds"] == [0]
     told = capsys.readouterr().out
-    assert says in told
     assert f"The run is in {tmp_path / 'run'}," in told
+    assert (f"The models of round 1 are gone. Checkpoints: {says}" in told) == bool(says)
     assert ("are gone" in told) == bool(says)
 
 
 @pytest.mark.parametrize("bad_round", [0, 1])
 def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round: int) -> None:
     """Client 2's update is bad in a round; before its first training it counts by its initial model."""
+    settings: dict[str, Any] = {"method": Poisoned(at=bad_round), "on_bad_update": "drop", "rounds": 2}
+    settings |= {"protocol": evaluation.FediOS(choose="last"), "participation": 1.0}
     found = []
     for every in (1, 2):
-        result = small(
-            tmp_path / str(every),
-            method=Poisoned(at=bad_round),
-            protocol=evaluation.FediOS(choose="last"),
-            eval_every=every,
-            participation=1.0,
-            rounds=2,
-            on_bad_update="drop",
-        ).run()
-        scores = result.history.scores["after_training", "personal", "test"]
-        assert scores is not None
-        found.append(scores)
-    assert found[0].correct[-1].tolist() == found[1].correct[-1].tolist()
-    assert not np.isnan(found[0].correct).any()
+        result = small(tmp_path / str(every), **settings, eval_every=every).run()
+        found.append(result.history.scores["after_training", "personal", "test"].correct)
+    assert found[0][-1].tolist() == found[1][-1].tolist()
+    assert not np.isnan(found[0]).any()
 
 
 def test_a_run_whose_losses_are_huge_has_records(tmp_path: Path) -> None:
@@ -221,17 +197,18 @@ def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> N
     assert not [*(tmp_path / "run").iterdir()]
 
 
-def test_patience_that_may_leave_out_the_round_of_all_clients_is_remarked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sampling": Bernoulli(last="all")}, "a run that ends early lacks the last round"),
+        ({"eval_every": 0}, "protocol.patience is 5, and eval_every is 0"),
+    ],
+)
+def test_what_goes_badly_with_patience_is_remarked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], says: str
 ) -> None:
-    data, protocol = Synthetic(train=240, test=80, val_fraction=0.2), evaluation.Default(patience=5)
-    small(tmp_path / "run", data=data, rounds=1, sampling=Bernoulli(last="all"), protocol=protocol).run()
-    assert "a run that ends early lacks the last round" in capsys.readouterr().err
-
-
-def test_patience_without_evaluations_is_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small(tmp_path / "run", rounds=1, eval_every=0, protocol=evaluation.Default(patience=5)).run()
-    assert "protocol.patience is 5, and eval_every is 0" in capsys.readouterr().err
+    small(tmp_path / "run", rounds=1, protocol=evaluation.Default(patience=5), **changes).run()
+    assert says in capsys.readouterr().err
 
 
 def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:
@@ -243,7 +220,8 @@ def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:
 
 
 def test_averaging_can_be_chosen(tmp_path: Path) -> None:
-    runs = [small(tmp_path / a, averaging=a, participation=1.0) for a in ("samples", "uniform")]
+    settings: dict[str, Any] = {"participation": 1.0, "rounds": 2}
+    runs = [small(tmp_path / a, averaging=a, **settings) for a in ("samples", "uniform")]
     assert runs[0].run().rounds["loss"].tolist() != runs[1].run().rounds["loss"].tolist()
 
 
@@ -252,10 +230,8 @@ def test_a_bad_update_stops_the_run_with_its_checkpoint_intact(tmp_path: Path) -
     with refused(BadUpdate, "client 2"):
         small(tmp_path / "bad", method=Poisoned(), **settings).run()
     small(tmp_path / "good", rounds=1, **settings).run()
-    good = bytes_of_run(tmp_path / "good", settings=False)
-    assert {
-        k: v for k, v in bytes_of_run(tmp_path / "bad", settings=False).items() if "checkpoints" in k
-    } == {k: v for k, v in good.items() if "checkpoints" in k}
+    bad, good = (bytes_of_run(tmp_path / name, settings=False) for name in ("bad", "good"))
+    assert {k: bad[k] for k in bad if "checkpoints" in k} == {k: good[k] for k in good if "checkpoints" in k}
 
 
 @pytest.mark.parametrize("actors", [0, 2])
@@ -264,11 +240,10 @@ def test_a_bad_update_can_be_dropped(tmp_path: Path, actors: int, request: pytes
         request.getfixturevalue("kept_actors")
     engine = Ray(actors=actors) if actors else Inline()
     settings: dict[str, Any] = {"method": Poisoned(), "on_bad_update": "drop", "participation": 1.0}
-    result = small(tmp_path / "run", engine=engine, **settings).run()
-    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["dropped"] for line in lines] == [[], [2], [], []]
+    result = small(tmp_path / "run", engine=engine, rounds=3, **settings).run()
+    assert [record["dropped"] for record in records_of(tmp_path / "run")] == [[], [2], []]
     assert result.complete
-    assert result.rounds["dropped"].tolist() == [0, 1, 0, 0]
+    assert result.rounds["dropped"].tolist() == [0, 1, 0]
 
 
 class AllPoisoned(FedAvg):
