@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
@@ -17,6 +18,7 @@ import pytest
 
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
+from rayfl.data import Dataset, EmbeddedDigits
 from rayfl.errors import UserError
 from tests.support.federations import federation_from
 
@@ -25,6 +27,16 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BLOCK = re.compile(r"^```(\w*)(?: title=\"([\w./]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
+
+
+def put_modules(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the modules of a page into a folder, which becomes the current one."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for title, code in blocks(page, "python"):
+        if title:
+            (folder / title).write_text(code)
+            sys.modules.pop(Path(title).stem, None)
 
 
 def in_order(page: Path) -> list[tuple[str, str, str]]:
@@ -54,38 +66,89 @@ def commands_of(text: str) -> Iterator[list[str]]:
                 yield words
 
 
-ALL = [pytest.param(words, id=f"{page.stem}-{i}") for page in PAGES for i, words in enumerate(commands(page))]
+OF_THE_READER = re.compile(r"--resume|runs/|fedavgm\.")  # a former run, or a module
 
 
-@pytest.mark.parametrize("words", ALL)
-def test_commands_have_such_options(words, tmp_path, monkeypatch):
-    """Of a run all is made but its data; of other commands the options are read.
+def check_options(words: list[str]) -> None:
+    """Make all of a run but its data; of other commands read the options."""
+    command, *options = ["0.1" if word == "R" else word for word in words]
+    if command != "run" or any(word.endswith("help") for word in options):
+        import_module(COMMANDS[command][0]).parser().read(options)
+    elif not OF_THE_READER.search(" ".join(options)):
+        federation_from(options)
 
-    Commands of how-to pages and of the tutorial run in tests below. What is left needs data, hours or hosts.
-    """
+
+def test_commands_have_such_options(few_digits, tmp_path, monkeypatch):
+    """Commands of how-to pages and of the tutorial run in tests below. Others need data, hours or hosts."""
+    for page in HOW_TO:
+        put_modules(page, tmp_path, monkeypatch)
+    count, wrong = 0, []
+    for page in PAGES:
+        for words in commands(page):
+            count += 1
+            try:
+                check_options(words)
+            except UserError as error:
+                wrong.append(f"{page.name}: {shlex.join(words)}: {error}")
+    assert wrong == []
+    assert count > 60
+
+
+# ---- README.md
+
+
+@pytest.fixture
+def few_digits(tmp_path, monkeypatch):
+    """Every fifth of the digits that come with rayfl; and a folder of one's own."""
+    load = EmbeddedDigits.load
+
+    def load_few(data: EmbeddedDigits) -> Dataset:
+        whole = load(data)
+        arrays = {name: getattr(whole, name)[::5] for name in ("inputs", "labels", "domains", "origin")}
+        return replace(whole, **arrays)
+
+    monkeypatch.setattr(EmbeddedDigits, "load", load_few)
+    monkeypatch.chdir(tmp_path)
     for name in ("examples", "tune_spaces"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for page in HOW_TO:
-        for title, code in blocks(page, "python"):
-            if title:
-                (tmp_path / title).write_text(code)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    words = ["0.1" if word == "R" else word for word in words]
-    command, *options = words
-    if command == "run" and not any(word.endswith("help") for word in options):
-        of_a_former_run = {"--resume"} & {*options} or any("runs/" in each for each in options)
-        own = any("fedavgm." in each for each in options)
-        if not of_a_former_run and not own:
-            federation_from(options)
-    elif command in ("table", "tune"):  # which take the options of a run, too
-        import_module(COMMANDS[command][0]).parser().read(options)
-    else:
-        import_module(COMMANDS[command][0]).parser().read(options)
 
 
-def test_there_are_commands_on_the_pages():
-    assert len(ALL) > 60
+README = (ROOT / "README.md").read_text()
+OF_README = re.findall(r"^rayfl ((?:run|report|figure) (?!--against).*)$", README, re.MULTILINE)
+
+
+def test_commands_of_the_readme_run_in_their_order(few_digits, tmp_path):
+    """All of them, cut short."""
+    assert len(OF_README) == 8
+    for command in OF_README[:-1]:
+        words = shlex.split(command.replace("--engine.actors 2", ""))
+        if words[0] == "run":
+            words += ["--rounds", "2"] if "--resume" in words else ["--rounds", "1", "--engine", "Inline"]
+            words += ["--data.train", "600", "--data.test", "300"] if "Synthetic" in words else []
+            words += ["--loggers", "[]"]
+        assert rayfl(words) == 0, command
+    assert (tmp_path / "rounds.png").exists()
+
+
+@pytest.mark.slow
+def test_the_command_of_the_readme_for_real_data_runs(few_digits):
+    if "RAYFL_DATA" not in os.environ:
+        pytest.skip("RAYFL_DATA does not name a folder with CIFAR-10")
+    words = shlex.split(OF_README[-1].replace("DATA", os.environ["RAYFL_DATA"]))
+    assert rayfl([*words, "--rounds", "1", "--engine", "Inline", "--data.verify", "false"]) == 0
+
+
+def test_the_quickstart_prints_both_methods(few_digits, capsys):
+    exec((ROOT / "examples" / "quickstart.py").read_text().replace("rounds=3", "rounds=1"), {})
+    said = capsys.readouterr().out
+    assert "FedCO2" in said
+    assert "handwriting" in said
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 # ---- how-to pages
@@ -102,16 +165,11 @@ def short(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [p for p in HOW_TO if p.stem != "gpu"], ids=lambda page: page.stem)
-def test_how_to_pages_run(page, tmp_path, monkeypatch):
+def test_how_to_pages_run(page, few_digits, tmp_path, monkeypatch):
     """All code and the commands that need no data of the reader's, in the order of the page."""
     if page.stem == "metric":
         pytest.importorskip("torchmetrics")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for title, code in blocks(page, "python"):
-        if title:
-            (tmp_path / title).write_text(code)
-            sys.modules.pop(Path(title).stem, None)
+    put_modules(page, tmp_path, monkeypatch)
     for language, title, code in in_order(page):
         if language == "python" and not title:
             exec(compile(code, str(page), "exec"), {"__name__": page.stem})
@@ -129,14 +187,11 @@ OTHERS = [p for p in PAGES if p not in HOW_TO and p.stem != "tutorial" and block
 
 
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.stem)
-def test_python_of_a_page_runs(page, tmp_path, monkeypatch):
+def test_python_of_a_page_runs(page, few_digits, tmp_path, monkeypatch):
     """Every block by itself, as it stands there, in the folder in which those before it ran."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    put_modules(page, tmp_path, monkeypatch)
     for title, code in blocks(page, "python"):
         if title:
-            (tmp_path / title).write_text(code)
-            sys.modules.pop(Path(title).stem, None)
             import_module(Path(title).stem)
         else:
             exec(compile(code, str(page), "exec"), {"__name__": page.stem})
@@ -150,9 +205,8 @@ def masked(line: str) -> str:
     return re.sub(r"[\d.,:─\s-]+|ETA", "", line)
 
 
-def test_the_tutorial_prints_what_it_says(tmp_path, monkeypatch, capsys):
-    """In fewer rounds, with fewer clients; numbers are left out of the comparison."""
-    monkeypatch.chdir(tmp_path)
+def test_the_tutorial_prints_what_it_says(few_digits, capsys):
+    """With fewer images, rounds and clients; numbers are left out of the comparison."""
     page = ROOT / "docs" / "tutorial.md"
     for _, text in blocks(page, "console"):
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
@@ -240,35 +294,20 @@ def test_tables_end_with_a_blank_line():
 # ---- the site
 
 
+@pytest.mark.slow  # `make test` builds it, too
 def test_the_site_is_built(tmp_path):
-    """Without a warning, and without anything from another host."""
+    """Without a warning, with all options, and without anything from another host."""
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    options = (tmp_path / "site" / "reference" / "options.html").read_text()
+    options = (tmp_path / "reference" / "options.html").read_text()
     for option in ("participation", "training.lr", "method.mu", "data.partition.alpha", "engine.actors"):
         assert f"<code>{option}</code>" in options, option
-    for page in (tmp_path / "site").rglob("*.html"):
-        text = page.read_text()
-        assert not re.search(
-            r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:", text
-        )
+    elsewhere = re.compile(r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:")
+    assert [page.name for page in tmp_path.rglob("*.html") if elsewhere.search(page.read_text())] == []
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -277,23 +316,22 @@ def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
         fields = {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
         inits = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
         return fields.union(*map(parameters, inits))
-    arguments = node.args
-    every = [
-        *arguments.posonlyargs,
-        *arguments.args,
-        *arguments.kwonlyargs,
-        arguments.vararg,
-        arguments.kwarg,
-    ]
-    return {each.arg for each in every if each}
+    return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "rayfl").rglob("*.py")), ids=lambda path: path.stem)
-def test_docstrings_name_parameters_that_there_are(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or not parameters(node):
-            continue
-        _, _, described = (ast.get_docstring(node) or "").partition("\nArgs:\n")
-        described = re.split(r"^\S", described, maxsplit=1, flags=re.M)[0]
-        names = set(re.findall(r"^ {4}\*{0,2}(\w+):", described, re.M))
-        assert names <= parameters(node), f"{path.name}:{node.lineno}: {node.name}"
+def undocumented(node: ast.AST) -> set[str]:
+    """What the docstring of a function or a class says of parameters that there are not."""
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef) or not parameters(node):
+        return set()
+    _, _, described = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+    described = re.split(r"^\S", described, maxsplit=1, flags=re.M)[0]
+    return set(re.findall(r"^ {4}\*{0,2}(\w+):", described, re.M)) - parameters(node)
+
+
+def test_docstrings_name_parameters_that_there_are():
+    nodes = (
+        (path, node)
+        for path in (ROOT / "rayfl").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+    assert [f"{path.name}: {node.name}: {odd}" for path, node in nodes if (odd := undocumented(node))] == []

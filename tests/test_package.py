@@ -126,6 +126,18 @@ def rayfl_in(installed, tmp_path):
     return command
 
 
+def test_what_the_page_calls_public_can_be_imported():
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    public = {
+        module: {*re.findall(r"`(\w+)`", names)}
+        for module, names in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.M)
+    }
+    assert public["rayfl"] == {*rayfl.__all__, "__all__"}
+    for module, names in public.items():
+        exec("\n".join(f"from {module} import {name}" for name in names), {})  # some are modules
+
+
+@pytest.mark.slow
 def test_it_has_what_comes_with_it(installed, rayfl_in):
     assert rayfl_in("--version").startswith("rayfl ")
     assert str(installed) in rayfl_in("doctor").splitlines()[0]
@@ -133,23 +145,7 @@ def test_it_has_what_comes_with_it(installed, rayfl_in):
     assert "points" in rayfl_in("tune", "fdse", "--list", "--data.root", "/nowhere")
 
 
-def test_what_the_page_calls_public_can_be_imported(installed, tmp_path):
-    page = (ROOT / "docs" / "reference" / "python.md").read_text()
-    public = {
-        module: re.findall(r"`(\w+)`", names)
-        for module, names in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.M)
-    }
-    public["rayfl"].remove("__all__")
-    assert sorted(public["rayfl"]) == sorted(rayfl.__all__)
-    imports = "\n".join(
-        f"from {module} import {', '.join(names)}" for module, names in public.items() if names
-    )
-    run([str(installed / "bin" / "python"), "-c", imports], cwd=tmp_path)
-
-
-OWN = "--method my_method.Mine --net my_net.make --data Synthetic --data.train 40 --rounds 1 --clients 2"
-
-
+@pytest.mark.slow
 def test_what_lies_in_the_current_folder(rayfl_in, tmp_path):
     """Runs, cells, trials, actors and exports import it, last of all; commands that only look do not."""
     options = "--data Synthetic --data.train 40 --rounds 1 --clients 2 --engine Inline --output run"
