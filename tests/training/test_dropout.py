@@ -5,16 +5,14 @@ from itertools import combinations
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
 from torch import nn
-from torch.func import vmap
 
 from rayfl.errors import BadCode
 from rayfl.nets import SplitNet
 from rayfl.randomness import seed_of
 from rayfl.training import Net
 from rayfl.training.client import inside_loss
-from rayfl.training.dropout import Dropout, draw_from, next_mask, put_dropout
+from rayfl.training.dropout import Dropout, next_mask, put_dropout
 from rayfl.training.loop import run_loop
 from rayfl.training.noise import fold, step_keys
 from rayfl.training.stacked import run_stacked
@@ -41,21 +39,13 @@ def drawn(shapes, key=7, p=0.5):
         return [next_mask(shape, p) for shape in shapes]
 
 
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("half", [slice(0, N // 2), slice(N // 2, N)], ids=["upper", "lower"])
-def test_share_of_what_is_dropped(p, half):
-    """Within five standard deviations, in either half of the bits that a mask is made of."""
-    (mask,) = drawn([(N,)], p=p)
-    dropped = (~mask[half]).double().mean().item()
-    assert abs(dropped - p) < 5 * (p * (1 - p) / (N / 2)) ** 0.5
-
-
-def test_thresholds_are_where_they_should_be():
-    """The masks of two probabilities from one key are nested, and differ by the difference."""
-    (often,), (rarely,) = drawn([(N,)], p=0.3), drawn([(N,)], p=0.2)
-    assert (rarely | ~often).all()
-    assert abs((rarely & ~often).double().mean().item() - 0.1) < 5 * (0.09 / N) ** 0.5
-    assert not (often & ~rarely).any()
+@pytest.mark.parametrize("p", [0.01, 0.25, 0.5, 0.9])
+def test_share_of_what_is_dropped(p):
+    """Within five standard deviations, in either half of the bits that a mask is made of, and nested."""
+    (mask,), (rarer,) = drawn([(N,)], p=p), drawn([(N,)], p=p / 2)
+    for half in (slice(0, N // 2), slice(N // 2, N)):
+        assert abs((~mask[half]).double().mean().item() - p) < 5 * (p * (1 - p) / (N / 2)) ** 0.5
+    assert not (mask & ~rarer).any()
 
 
 def correlation(a, b):
@@ -77,24 +67,6 @@ def test_places_of_a_mask_are_independent():
     flat = mask.flatten()
     for lag in (1, 2, 1000, N // 2):
         assert correlation(flat[:-lag], flat[lag:]) < 5 / (N - lag) ** 0.5
-    assert abs(mask.double().mean(0).var().item() / (0.25 / 100) - 1) < 0.25  # over samples
-    assert abs(mask.double().mean(1).var().item() / (0.25 / 1000) - 1) < 0.75  # over features
-
-
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 4, 4), (0, 3)])
-def test_a_mask_is_the_same_under_vmap(shape):
-    keys = step_keys(11, 4)
-
-    def masks(key):
-        draw_from(key)
-        return next_mask(shape, 0.4), next_mask(shape, 0.4)
-
-    together = vmap(masks)(keys)
-    draw_from(None)
-    for k, key in enumerate(keys):
-        with inside_loss(key):
-            assert torch.equal(together[0][k], next_mask(shape, 0.4))
-            assert torch.equal(together[1][k], next_mask(shape, 0.4))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])
@@ -141,13 +113,9 @@ def test_alpha_dropout_keeps_mean_and_variance(p):
 
 
 KINDS = {
-    "Dropout": lambda: (nn.Dropout(0.4),),
     "two": lambda: (nn.Dropout(0.2), nn.Linear(5, 5), nn.AlphaDropout(0.3)),
-    "1d": lambda: (nn.Unflatten(1, (5, 1)), nn.Dropout1d(0.4), nn.Flatten()),
     "2d": lambda: (nn.Unflatten(1, (5, 1, 1)), nn.Dropout2d(0.4), nn.FeatureAlphaDropout(0.1), nn.Flatten()),
     "3d": lambda: (nn.Unflatten(1, (5, 1, 1, 1)), nn.Dropout3d(0.4, inplace=True), nn.Flatten()),
-    "depth": lambda: (torchvision.ops.StochasticDepth(0.4, "row"),),
-    "batches": lambda: (torchvision.ops.StochasticDepth(0.4, "batch"),),
 }
 
 
@@ -183,21 +151,15 @@ def test_global_generators_play_no_part():
 
 
 def test_every_pass_of_a_loss_has_masks_of_its_own():
-    net, seen = net_with(nn.Dropout(0.5)), []
+    net, masks = net_with(nn.Dropout(0.5)), []
 
     def loss(w, batch, extra):
-        seen.append([net.features(w, batch.x) for _ in range(2)])
-        return seen[-1][0].sum() * 0
+        masks.extend(net.features(w, batch.x) == 0 for _ in range(2))
+        return net(w, batch.x).sum() * 0
 
     client = make_client(net, n=10)
     run_loop([only(client.fit(client.initial, loss, epochs=1))], lambda *_: None)
-    masks = [z == 0 for step in seen for z in step]
     assert all(not torch.equal(a, b) for a, b in combinations(masks, 2))
-    first = [[z.clone() for z in step] for step in seen]
-    seen.clear()
-    again = make_client(net, n=10)
-    run_loop([only(again.fit(again.initial, loss, epochs=1))], lambda *_: None)
-    assert all(torch.equal(a, b) for x, y in zip(first, seen) for a, b in zip(x, y))
 
 
 def test_nothing_is_dropped_in_eval_mode():
@@ -259,11 +221,12 @@ def test_layers_that_do_not_draw_are_left_alone():
 
 
 def test_each_layer_has_its_kind_of_dropout():
-    """What is dropped together: single entries, channels of a sample; and whether mean and variance stay."""
+    """What is dropped together, entries, channels, samples or batches; and whether mean and variance stay."""
+    torchvision = pytest.importorskip("torchvision")
     layers = (nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
-    net = nn.Sequential(*(layer(0.1 * k) for k, layer in enumerate(layers, 1)))
+    depths = [torchvision.ops.StochasticDepth(p, mode) for p, mode in ((0.7, "row"), (0.8, "batch"))]
+    net = nn.Sequential(*(layer(0.1 * k) for k, layer in enumerate(layers, 1)), *depths)
     put_dropout(net)
-    kinds = [None, None, 2, 2, 2, 2]
-    assert [each.apart for each in net] == kinds
-    assert [each.alpha for each in net] == [False, True, False, False, False, True]
-    assert [each.p for each in net] == [0.1 * k for k in range(1, 7)]
+    assert [each.apart for each in net] == [None, None, 2, 2, 2, 2, 1, 0]
+    assert [each.alpha for each in net] == [False, True, False, False, False, True, False, False]
+    assert [each.p for each in net] == pytest.approx([0.1 * k for k in range(1, 9)])

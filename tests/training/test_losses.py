@@ -1,6 +1,5 @@
 """The losses that ``training.loss`` names, by closed forms, in a loop and stacked."""
 
-import ast
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import rayfl
 from rayfl import Training
 from rayfl.errors import BadCode, BadValue, UserError
 from rayfl.training import BalancedSoftmax, Batch, Client, CrossEntropy, Focal, Loss, Params
@@ -160,19 +158,4 @@ def test_a_function_of_ones_own_is_in_the_records(tmp_path: Path, own_modules: O
     assert codes[0] != codes[1]
 
 
-TERMS = {("prototypes.py", "head_step")}
 """Where a cross-entropy is no client's loss; docs/training.md names these terms."""
-
-
-def test_methods_write_no_loss_themselves() -> None:
-    """The independent forms of all methods follow another loss in all their terms: see test_parity."""
-    found = set()
-    for path in (rayfl.ROOT / "methods").rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                nodes = list(ast.walk(function))
-                names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-                names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-                if names & {"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"}:
-                    found.add((path.name, function.name))
-    assert found == TERMS

@@ -59,14 +59,6 @@ def test_names_partition_the_entries(cut):
     assert "conv.0.weight" in features
 
 
-def test_head_needs_its_own_entries_only():
-    net = smooth_net()
-    w = net.initial(0)
-    z = net.eval.features(w, X)
-    head = w.select(net.names("last_layer", "head").__contains__)
-    assert torch.equal(net.head(head, z), net.head(w, z))
-
-
 def test_modules_of_names_the_layer_of_every_entry():
     net = smooth_net(batch_norm=True)
     assert isinstance(net.modules_of["conv.1.running_mean"], torch.nn.BatchNorm2d)
@@ -109,20 +101,6 @@ def test_a_frozen_head_without_batch_norm_may_be_used_in_training():
     assert torch.equal(net.head(frozen, net.features(trained, X)), net(live(w), X))
     with pytest.raises(RuntimeError, match=r"use net\.eval"):  # the fc stack has some
         net.head(w, net.eval.features(w, X, "fc_stack"), "fc_stack")
-
-
-def test_a_teacher_in_train_mode_is_refused_within_a_fit():
-    net = smooth_net(batch_norm=True)
-    client = make_client(net)
-
-    def loss(w, batch, teacher):
-        return (net(w, batch.x) - net(teacher, batch.x)).square().mean()
-
-    from rayfl.training.loop import run_loop
-    from tests.support.nets import only
-
-    with pytest.raises(RuntimeError, match=r"use net\.eval"):
-        run_loop([only(client.fit(client.initial, loss, client.initial))], lambda *_: None)
 
 
 @pytest.mark.parametrize("net", ["Sharpened", "SharpenedSplit"])
@@ -178,13 +156,6 @@ def test_the_global_generator_is_left_alone():
     client = make_client(net, make_images())
     client.random_weights()
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_initial_has_the_precision_of_the_net():
-    narrow = Net(smooth_split, dtype=torch.float32).initial(3)
-    wide = smooth_net().initial(3)
-    assert {t.dtype for t in narrow.values()} == {torch.float32}
-    assert same_bits(narrow.to(torch.float64), wide)
 
 
 @pytest.mark.parametrize("named", [False, True])

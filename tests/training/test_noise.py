@@ -5,14 +5,6 @@ from rayfl.training import noise
 from rayfl.training.noise import bernoulli, fold, normal, split, step_keys, uniform
 
 
-def test_the_same_bits_one_by_one_and_stacked():
-    keys = torch.tensor([0, 1, -5, 2**62])
-    stacked = torch.func.vmap(lambda k: uniform(k, (3, 4)))(keys)
-    assert torch.equal(stacked, torch.stack([uniform(k, (3, 4)) for k in keys]))
-    folded = torch.func.vmap(lambda k: fold(k, torch.tensor(3)))(keys)
-    assert torch.equal(folded, torch.stack([fold(k, torch.tensor(3)) for k in keys]))
-
-
 def test_the_mixing_is_splitmix64():
     """Outputs for state 0 of the published generator: 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4."""
     found = fold(torch.tensor(0), torch.tensor([0, 1])).numpy().view(np.uint64)
@@ -31,31 +23,15 @@ def test_numbers_are_uniform():
     assert torch.equal((draws * 2**24).round(), draws * 2**24)
 
 
-def test_steps_do_not_share_numbers():
-    keys = step_keys(2**62, 20)
-    assert len(set(keys.tolist())) == 20
-    draws = torch.stack([uniform(k, (500,)) for k in keys])
-    assert len(draws.unique()) > 0.999 * draws.numel()
-    assert torch.corrcoef(draws.double()).fill_diagonal_(0).abs().max() < 0.2
-
-
-def test_folding_in_a_number_gives_another_stream():
-    key = torch.tensor(7)
-    streams = [
-        key,
-        fold(key, torch.tensor(0)),
-        fold(key, torch.tensor(1)),
-        fold(torch.tensor(8), torch.tensor(0)),
-    ]
-    draws = torch.stack([uniform(k, (1000,)) for k in streams]).double()
-    assert torch.corrcoef(draws).fill_diagonal_(0).abs().max() < 0.15
-    assert torch.equal(uniform(fold(key, torch.tensor(1)), (1000,)).double(), draws[2])
-
-
 def test_the_stack_draws_what_the_loop_draws():
     """To the bit, but for normal numbers, whose logarithm may differ in the last place of float64."""
-    keys = step_keys(3, 50)
-    for draw in (lambda k: split(k, 4), lambda k: bernoulli(split(k, 1), 0.3, (7, 5))):
+    keys = torch.cat([step_keys(3, 50), torch.tensor([0, 1, -5, 2**62])])
+    for draw in (
+        lambda k: fold(k, torch.tensor(3)),
+        lambda k: split(k, 4),
+        lambda k: uniform(k, (3, 4)),
+        lambda k: bernoulli(split(k, 1), 0.3, (7, 5)),
+    ):
         assert torch.equal(torch.func.vmap(draw)(keys), torch.stack([draw(k) for k in keys]))
     stacked = torch.func.vmap(lambda k: normal(k, (7, 5)))(keys)
     torch.testing.assert_close(stacked, torch.stack([normal(k, (7, 5)) for k in keys]), rtol=3e-7, atol=0)
@@ -87,15 +63,15 @@ def test_normal_numbers_have_the_moments_of_the_normal_distribution():
     assert normal(torch.tensor(1), ()).shape == ()
 
 
-def test_split_keys_draw_independently():
-    """Of each other, of the key itself, and of what ``fold`` makes of it."""
+def test_keys_draw_independently():
+    """Those of steps, parts of a step, the key itself, and what ``fold`` makes of it."""
     n, key = 20_000, torch.tensor(-9)
     keys = [key, *(split(key, i) for i in range(4)), *(fold(key, torch.tensor(i)) for i in range(4))]
-    keys.append(split(split(key, 0), 0))
+    keys += [split(split(key, 0), 0), *step_keys(2**62, 5)]
     assert len({k.item() for k in keys}) == len(keys)
     for draw in (uniform, normal):
         found = torch.corrcoef(torch.stack([draw(k, (n,)).double() for k in keys]))
         assert found.fill_diagonal_(0).abs().max() < 5 / n**0.5
-    many = torch.stack([uniform(split(key, i), (1,)).double() for i in range(n)]).flatten()
+    many = torch.func.vmap(lambda k: uniform(k, ()))(split(key, torch.arange(n))).double()
     assert abs(many.mean().item() - 0.5) < 4 / (12 * n) ** 0.5
     assert split(key, torch.arange(3)).tolist() == [split(key, i).item() for i in range(3)]

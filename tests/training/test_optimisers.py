@@ -9,9 +9,7 @@ from torch import nn
 
 from rayfl import Training
 from rayfl.errors import BadCode, Conflict
-from rayfl.methods import FedAvg
-from rayfl.testing import federate, points
-from rayfl.training import SGD, Adam, AdamW, Client, Params
+from rayfl.training import SGD, Adam, AdamW, Params
 from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Descent, Optimiser
 from rayfl.training.stacked import run_stacked
@@ -19,110 +17,59 @@ from tests.support.nets import close, make_clients, only, same_bits, smooth_net,
 from tests.support.refusals import refused
 
 SETTINGS: list[tuple[Optimiser, dict[str, float], Any, dict[str, Any]]] = [
+    (SGD(), {"momentum": 0.9, "weight_decay": 0.1}, torch.optim.SGD, {}),
     (SGD(nesterov=True), {"momentum": 0.8, "weight_decay": 0.02}, torch.optim.SGD, {"nesterov": True}),
     (Adam(), {}, torch.optim.Adam, {}),
     (Adam(beta1=0.7, beta2=0.9, eps=1e-3), {"weight_decay": 0.1, "clip": 0.2}, torch.optim.Adam, {}),
     (Adam(beta1=0.0, beta2=0.0), {"weight_decay": 0.1}, torch.optim.Adam, {}),
     (AdamW(), {"weight_decay": 0.1, "clip": 0.2}, torch.optim.AdamW, {}),
 ]
-BY_SETTINGS = pytest.mark.parametrize(("optimiser", "numbers", "reference", "options"), SETTINGS)
 EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])
 
 
-def of_torch(reference: Any, optimiser: Optimiser, numbers: dict[str, float], options: Any) -> Any:
-    """Return a function of parameters that makes torch's optimiser."""
-    given = {k: v for k, v in numbers.items() if k != "clip"} | options
-    if isinstance(optimiser, Adam):
-        given |= {"betas": (optimiser.beta1, optimiser.beta2), "eps": optimiser.eps}
-    return lambda parameters: reference(parameters, lr=0.01, **{"weight_decay": 0.0, **given})
-
-
-def trained(client: Client, make: Any, batches: list[torch.Tensor], clip: float) -> dict[str, torch.Tensor]:
-    module = smooth_split().double()
-    module.load_state_dict(dict(client.initial))
-    its = make(module.parameters())
-    for indices in batches:
-        x, y = client._examples.batch(indices)
-        its.zero_grad()
-        F.cross_entropy(module(x), y).backward()
-        if clip:
-            nn.utils.clip_grad_norm_(module.parameters(), clip)
-        its.step()
-    return dict(module.state_dict())
-
-
 @EXECUTIONS
-@BY_SETTINGS
-def test_a_fit_is_that_of_torch(
+@pytest.mark.parametrize(("optimiser", "numbers", "reference", "options"), SETTINGS)
+def test_fits_are_those_of_torch(
     run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
 ) -> None:
-    """Sixty steps of clients of uneven sizes, whose last batches are trained by themselves in a stack."""
-    clients = make_clients(smooth_net(), [12, 7, 5], optimiser=optimiser, epochs=20, lr=0.01, **numbers)
-    fits = [c.fit(c.initial, c.loss) for c in clients]
-    batches = [fit.batches for fit in fits]  # type: ignore[attr-defined]
-    found = run([only(fit) for fit in fits], lambda k, fitted: None)
-    make = of_torch(reference, optimiser, numbers, options)
-    for client, fitted, own in zip(clients, found, batches):
-        expected = trained(client, make, own, numbers.get("clip", 0.0))
-        assert fitted.steps == len(own)
-        assert close(dict(fitted.weights), expected, 1e-12)
+    """Of two nets and a number without dimensions, such as a temperature, of clients of uneven sizes.
 
-
-@EXECUTIONS
-@BY_SETTINGS
-def test_what_a_loss_does_not_use_rests(
-    run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
-) -> None:
-    """Two losses in turn, of which the second leaves out a net: torch meets gradients that are None."""
-    numbers = {k: v for k, v in numbers.items() if k != "clip"}
+    Two losses take turns, of which the second leaves out one net and the number: torch meets gradients that
+    are None.
+    """
     net = smooth_net()
-    clients = make_clients(net, [12, 7], optimiser=optimiser, epochs=4, lr=0.01, **numbers)
+    clients = make_clients(net, [12, 7, 5], optimiser=optimiser, epochs=3, lr=0.01, **numbers)
 
     def both(w: Any, batch: Any, extra: Any) -> Any:
-        return F.cross_entropy(net(w["a"], batch.x) + net(w["b"], batch.x), batch.y)
+        return F.cross_entropy(w["s"]["s"] * net(w["a"], batch.x) + net(w["b"], batch.x), batch.y)
 
     def one(w: Any, batch: Any, extra: Any) -> Any:
         return F.cross_entropy(net(w["b"], batch.x), batch.y)
 
     start = {"a": clients[0].initial, "b": clients[0].random_weights()}
-    fits = [c.fit(start, (both, one)) for c in clients]
+    start["s"] = Params({"s": torch.tensor(1.5, dtype=torch.float64)}, frozenset({"s"}))
+    fits: Any = [c.fit(start, (both, one)) for c in clients]
     found = run([only(fit) for fit in fits], lambda k, fitted: None)
-    make = of_torch(reference, optimiser, numbers, options)
+    given = {"weight_decay": 0.0, **{k: v for k, v in numbers.items() if k != "clip"}, **options}
+    if isinstance(optimiser, Adam):
+        given |= {"betas": (optimiser.beta1, optimiser.beta2), "eps": optimiser.eps}
     for client, fitted, request in zip(clients, found, fits):
-        a, b = (smooth_split().double() for _ in start)
-        for module, w in zip((a, b), start.values()):
+        a, b = (smooth_split().double() for _ in "ab")
+        for module, w in ((a, start["a"]), (b, start["b"])):
             module.load_state_dict(dict(w))
-        its = make([*a.parameters(), *b.parameters()])
+        scale = start["s"]["s"].clone().requires_grad_()
+        its = reference([*a.parameters(), *b.parameters(), scale], lr=0.01, **given)
         for number, indices in enumerate(request.batches):
             x, y = client._examples.batch(indices)
             its.zero_grad(set_to_none=True)
-            scores = b(x) if number // request.epoch_length % 2 else a(x) + b(x)
+            scores = b(x) if number // request.epoch_length % 2 else scale * a(x) + b(x)
             F.cross_entropy(scores, y).backward()
+            for each in (a.parameters(), b.parameters(), [scale]) if "clip" in numbers else ():
+                nn.utils.clip_grad_norm_(each, numbers["clip"])
             its.step()
-        for name, module in (("a", a), ("b", b)):
-            assert close(dict(fitted.weights[name]), module.state_dict(), 1e-12)
-
-
-@EXECUTIONS
-@BY_SETTINGS
-def test_a_single_number_is_trained_as_by_torch(
-    run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
-) -> None:
-    """A parameter without dimensions, such as a temperature or the scale of FedSR."""
-    numbers = {k: v for k, v in numbers.items() if k != "clip"}
-    clients = make_clients(smooth_net(), [12, 7], optimiser=optimiser, epochs=4, lr=0.01, **numbers)
-    start = Params({"scale": torch.tensor(1.0, dtype=torch.float64)}, frozenset({"scale"}))
-    fits = [c.fit(start, lambda w, batch, extra: (w["scale"] * batch.x.mean() - 1) ** 2) for c in clients]
-    batches = [fit.batches for fit in fits]  # type: ignore[attr-defined]
-    found = run([only(fit) for fit in fits], lambda k, fitted: None)
-    for client, fitted, own in zip(clients, found, batches):
-        scale = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
-        its = of_torch(reference, optimiser, numbers, options)([scale])
-        for indices in own:
-            its.zero_grad()
-            ((scale * client._examples.batch(indices)[0].mean() - 1) ** 2).backward()
-            its.step()
-        assert close(fitted.weights["scale"], scale.detach(), 1e-12)
+        assert fitted.steps == len(request.batches)
+        expected = {"a": a.state_dict(), "b": b.state_dict(), "s": {"s": scale.detach()}}
+        assert close({name: dict(w) for name, w in fitted.weights.items()}, expected, 1e-12)
 
 
 @EXECUTIONS
@@ -148,11 +95,11 @@ def test_the_first_step_of_adam_by_hand() -> None:
     torch.testing.assert_close(w[0], expected)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("steps", [0, 1, 2, 7])
-def test_effective_steps_of_nesterov(momentum: float, steps: int) -> None:
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("momentum", "steps"), [(0.0, 7), (0.9, 0), (0.9, 1), (0.3, 7)])
+def test_effective_steps(momentum: float, steps: int, nesterov: bool) -> None:
     """The change of a weight with gradient 1 all along."""
-    w, sgd = [torch.zeros(1, dtype=torch.float64)], SGD(nesterov=True)
+    w, sgd = [torch.zeros(1, dtype=torch.float64)], SGD(nesterov=nesterov)
     descent = Descent(sgd, 1.0, momentum, 0.0, 0.0)
     memory = sgd.memory(w, momentum, ())
     for _ in range(steps):
@@ -186,14 +133,6 @@ class Normalises(OfOnesOwn):
         super().step(trained, [g / g.norm() for g in gradients], memory, used, descent)
 
 
-class CountsSteps(OfOnesOwn):
-    steps = 0
-
-    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
-        self.steps += 1
-        super().step(trained, gradients, memory, used, descent)
-
-
 class Momentum(OfOnesOwn):
     """Right without momentum only."""
 
@@ -204,26 +143,13 @@ class Momentum(OfOnesOwn):
             w.sub_(g / g.norm() if descent.momentum else g, alpha=descent.lr)
 
 
-def test_momentum_is_tried_too() -> None:
-    with refused(BadCode, "training.optimiser") as caught:
-        Momentum().check()
-    assert "Momentum.step " in str(caught.value)
-
-
 def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
     for right in (OfOnesOwn(), SGD(), Adam(), AdamW()):
         right.check()
-    with refused(BadCode, "training.optimiser"):
-        ChangesNothing().check()
-    with refused(BadCode, "training.optimiser"):
-        PutsOthers().check()
-    with refused(BadCode, "training.optimiser"):
-        Normalises().check()
-
-
-def test_optimisers_must_not_remember_in_attributes() -> None:
-    with pytest.raises(BadCode, match="steps"):
-        federate(FedAvg(), points([((1, 0), 0)]), cohorts=1, optimiser=CountsSteps())
+    for wrong in (ChangesNothing(), PutsOthers(), Normalises(), Momentum()):
+        with refused(BadCode, "training.optimiser") as caught:
+            wrong.check()
+        assert f"{type(wrong).__name__}.step " in str(caught.value)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -1,13 +1,15 @@
 """Schedules against closed forms, and what is refused of them before a run starts."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rayfl import Training, UserError, resumed
+from rayfl import Callback, Training, UserError, resumed
 from rayfl.errors import BadCode
+from rayfl.testing.checks import TINY
 from rayfl.training import Adam, Constant, Cosine, Exponential, Schedule, Steps
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -57,25 +59,10 @@ def test_factors(schedule: Schedule, factors: list[float]) -> None:
         assert training.lr_at(round, 4) == pytest.approx(0.3 * factor, rel=1e-12)
 
 
-@pytest.mark.parametrize("round", [0, 1, 7, 999])
-@pytest.mark.parametrize("decay", [1.0, 0.998, 0.3])
-def test_the_bits_are_those_of_lr_decay(decay: float, round: int) -> None:
-    training = Training(lr=0.1, schedule=Constant() if decay == 1 else Exponential(decay=decay))
-    assert training.lr_at(round, 1000) == 0.1 * decay**round
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_rates_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
-    run = small(tmp_path / "run", training=Training(schedule=Broken(value=value)))
-    with refused(BadCode, "training.schedule") as caught:
-        run.run()
-    assert "factor(2, 4)" in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_one_that_goes_by_rounds_says_so(tmp_path: Path) -> None:
-    with refused(BadCode, "training.schedule"):
-        small(tmp_path / "run", training=Training(schedule=Unsaid())).run()
+def test_the_bits_are_those_of_lr_decay() -> None:
+    training = Training(lr=0.1, schedule=Exponential(decay=0.998))
+    for round in (0, 1, 7, 999):
+        assert training.lr_at(round, 1000) == 0.1 * 0.998**round
 
 
 class Draws(Schedule):
@@ -83,9 +70,15 @@ class Draws(Schedule):
         return float(torch.rand(())) + 0.1
 
 
-def test_one_that_draws_is_refused(tmp_path: Path) -> None:
+def test_rates_that_are_none_are_refused(tmp_path: Path) -> None:
+    """And those that go by the number of rounds and do not say so, or that are drawn."""
+    for schedule in (*(Broken(value=value) for value in (0.0, -1.0, math.nan, math.inf)), Unsaid(), Draws()):
+        with refused(BadCode, "training.schedule") as caught:
+            schedule.check(4)
+        assert not isinstance(schedule, Broken) or "factor(2, 4)" in str(caught.value)
     with refused(BadCode, "training.schedule"):
         small(tmp_path / "run", training=Training(schedule=Draws())).run()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:
@@ -97,25 +90,18 @@ def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:
 def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:
     """To the bytes of one that was never stopped, and with no other number of rounds."""
     training = Training(schedule=Cosine(warmup=1), optimiser=Adam(), lr=0.01, batch_size=20)
-    run = small(tmp_path / "whole", training=training)
-    assert run.result_settings()["rounds"] == 4
+    run = small(tmp_path / "whole", training=training, rounds=2, net=TINY)
+    assert run.result_settings()["rounds"] == 2
     run.run()
-    half = small(tmp_path / "half", training=training)
 
-    class Stopping:
-        def start(self, run: Any, first: int) -> bool:
-            return False
-
+    class Stopping(Callback):
         def after_round(self, run: Any, record: Any) -> bool:
-            if record["round"] == 1:
-                run.asked.set()
+            run.asked.set()
             return False
 
-        def end(self) -> None: ...
-
-    half.run([Stopping()])
-    with pytest.raises(UserError, match="rounds is 5"):
-        resumed(tmp_path / "half", {"rounds": 5}).run()
+    small(tmp_path / "half", training=training, rounds=2, net=TINY).run([Stopping()])
+    with pytest.raises(UserError, match="rounds is 3"):
+        resumed(tmp_path / "half", {"rounds": 3}).run()
     resumed(tmp_path / "half").run()
     one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "half"))
     assert one == other

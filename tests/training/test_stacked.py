@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl.training import Net, Params, stacked
+from rayfl.training import Net, stacked
 from rayfl.training.loop import run_loop
 from rayfl.training.noise import uniform
 from rayfl.training.stacked import run_stacked
@@ -71,19 +71,20 @@ def calls(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
 @pytest.mark.parametrize(
-    "settings",
+    ("batch_norm", "sizes", "settings"),
     [
-        {},
-        {"momentum": 0.9, "epochs": 3},
-        {"clip": 0.2, "epochs": 2},
-        {"weight_decay": 0.1, "last_batch": "drop"},
-        {"momentum": 0.5, "weight_decay": 0.01, "clip": 0.5, "epochs": 2, "lr": 0.3},
+        (False, RAGGED, {}),
+        (True, RAGGED, {"momentum": 0.9, "epochs": 3}),
+        (False, RAGGED, {"clip": 0.2, "epochs": 2}),
+        (True, RAGGED, {"weight_decay": 0.1, "last_batch": "drop"}),
+        (True, RAGGED, {"momentum": 0.5, "weight_decay": 0.01, "clip": 0.5, "epochs": 2, "lr": 0.3}),
+        (False, RAGGED, {"steps": 5, "work": [0.4, 2, 1]}),
+        (True, (11, 12, 6, 16, 5), {"momentum": 0.5, "epochs": 2}),  # trailing batches of one sample
     ],
 )
-def test_stacked_is_the_loop(batch_norm, settings):
-    clients = make_clients(smooth_net(batch_norm), RAGGED, **settings)
+def test_stacked_is_the_loop(batch_norm, sizes, settings):
+    clients = make_clients(smooth_net(batch_norm), sizes, **settings)
     looped, stacked = both(fedavg, clients)
     assert [f.steps for f in looped] == [f.steps for f in stacked]
     assert not any(same_bits(a.weights, b.weights) for a, b in pairwise(stacked))  # no client is lost
@@ -92,32 +93,6 @@ def test_stacked_is_the_loop(batch_norm, settings):
         assert all(t.untyped_storage().nbytes() == t.nbytes for t in fitted.weights.values())  # not a view
         if batch_norm:
             assert not same_bits(fitted.weights["fc.1.running_var"], clients[0].initial["fc.1.running_var"])
-
-
-def test_trailing_batches_of_one_sample_on_batch_norm():
-    clients = make_clients(smooth_net(batch_norm=True), (11, 12, 6, 16, 5), momentum=0.5, epochs=2)
-    both(fedavg, clients)
-
-
-def test_losses_that_take_turns():
-    def method(client):
-        net = client.net
-
-        def first(w, batch, extra):
-            return F.cross_entropy(net(w["a"], batch.x), batch.y)
-
-        def second(w, batch, extra):
-            return F.cross_entropy(net(w["a"], batch.x).detach() + net(w["b"], batch.x), batch.y)
-
-        async def update():
-            start = {"a": client.initial, "b": client.random_weights()}
-            return await client.fit(start, (first, second))
-
-        return update()
-
-    clients = make_clients(smooth_net(), RAGGED, momentum=0.9, weight_decay=0.1, epochs=2)
-    looped, _ = both(method, clients)
-    assert looped[0].steps == len(clients[0].fit(clients[0].initial, clients[0].loss, epochs=4).batches)
 
 
 def test_one_client_and_clients_without_steps():
@@ -166,19 +141,8 @@ def test_several_nets_with_a_teacher_and_noise():
     both(method, make_clients(net, RAGGED, clip=0.5, epochs=2))
 
 
-def test_scalar_parameters_and_tensors_without_gradient():
-    def loss(w, batch, extra):
-        return ((batch.x.mean((1, 2, 3)) - w["a"]) ** 2).mean()
-
-    async def method(client):
-        entries = {"a": torch.tensor(0.5 + client.id).double(), "unused": torch.ones(2).double()}
-        return await client.fit(Params(entries, frozenset(entries)), loss)
-
-    _, stacked = both(method, make_clients(smooth_net(), RAGGED, clip=0.2, momentum=0.5, weight_decay=0.1))
-    assert all(f.weights["unused"].tolist() == [1, 1] for f in stacked)
-
-
 def test_totals():
+    """Also of classes, of which clients have different numbers, and different numbers of samples."""
     net = smooth_net(batch_norm=True)
 
     def sums(w, batch, factor):
@@ -187,32 +151,29 @@ def test_totals():
 
     async def method(client):
         w = (await client.fit(client.initial, client.loss)).weights
-        return await client.total(sums, w, 1.0 + client.id), await client.total(sums, client.initial, 2.0)
-
-    both(method, make_clients(net, (300, 17, 270, 9), batch_size=60, bn_single="eval"))
-
-
-def test_totals_of_classes():
-    """Clients have different numbers of samples of a class, and different numbers of classes."""
-    net = smooth_net(batch_norm=True)
-
-    def moments(w, batch, mean):
-        z = net.eval.features(w, batch.x) - mean
-        return z.T @ z
-
-    async def method(client):
-        w = (await client.fit(client.initial, client.loss)).weights
-        return [
-            await client.total(moments, w, torch.tensor(0.1 * client.id).double(), of_class=c)
-            for c in client.class_counts.nonzero().flatten().tolist()
-        ]
+        found = [await client.total(sums, w, 1.0 + client.id), await client.total(sums, client.initial, 2.0)]
+        own = torch.tensor(0.1 * client.id).double()
+        for c in client.class_counts.nonzero().flatten().tolist():
+            found.append(await client.total(sums, w, own, of_class=c))
+        return found
 
     both(method, make_clients(net, (300, 2, 270, 9), batch_size=60))
 
 
-def test_numbers_in_extra_do_not_change_the_precision():
-    images = make_images(30, dtype=torch.float32)
-    net = Net(smooth_split)
+def test_extras_are_copied_only_where_they_differ_and_keep_the_precision():
+    shared = torch.zeros(3)
+    own = [torch.full((2,), float(k)) for k in range(4)]
+    extras = [
+        {"shared": shared, "own": t, "number": 2.0 + 0 * k, "k": k, "a": 0.1 * k} for k, t in enumerate(own)
+    ]
+    leaves, dims, _ = stacked._stack_extras(extras)
+    found = dict(zip(extras[0], zip(leaves, dims)))
+    assert found["shared"][0] is shared
+    assert found["number"] == (2.0, None)
+    assert [found[name][1] for name in ("shared", "own", "k", "a")] == [None, 0, 0, 0]
+    assert torch.equal(found["own"][0], torch.stack(own))
+    assert found["k"][0].tolist() == [0, 1, 2, 3]
+    images, net = make_images(30, dtype=torch.float32), Net(smooth_split)
     clients = [make_client(net, images, 5, id=k, first=5 * k, precision="float32") for k in range(3)]
 
     async def method(client):
@@ -223,43 +184,36 @@ def test_numbers_in_extra_do_not_change_the_precision():
             before_clip=lambda g, w, extra: g + extra["a"] * w.trainable(),
         )
 
-    looped = run_loop([method(c) for c in again(clients)], lambda *_: None)
-    stacked = run_stacked([method(c) for c in again(clients)], lambda *_: None)
-    assert {t.dtype for f in stacked for t in f.weights.values()} == {torch.float32}
-    assert close(looped, stacked, 1e-5)
+    looped, stacks = (
+        run([method(c) for c in again(clients)], lambda *_: None) for run in (run_loop, run_stacked)
+    )
+    assert {t.dtype for fits in (looped, stacks) for f in fits for t in f.weights.values()} == {torch.float32}
+    assert close(looped, stacks, 1e-5)
 
 
 # ---- schedule
 
 
 @pytest.mark.parametrize(
-    ("sizes", "epochs", "expected"),
+    ("sizes", "settings", "expected"),
     [
         # full batches first, then one call per distinct remainder, epoch by epoch
-        ((12, 17, 9, 10, 19, 5), 1, [6, 4, 2, 2, 2]),
-        ((12, 17, 9, 10, 19, 5), 2, [6, 4, 2, 2, 2] * 2),
-        ((10, 10, 10), 2, [3, 3, 3, 3]),
-        ((3, 4, 3), 1, [1, 2]),
+        (RAGGED, {"epochs": 2}, [6, 4, 2, 2, 2] * 2),
+        (RAGGED, {"last_batch": "drop"}, [6, 4, 2]),
+        ((10, 10, 10), {"epochs": 2}, [3, 3, 3, 3]),
+        ((3, 4, 3), {}, [1, 2]),
     ],
 )
-def test_the_number_of_calls_is_the_smallest(calls, sizes, epochs, expected):
-    clients = make_clients(smooth_net(), sizes, epochs=epochs)
+def test_the_number_of_calls_is_the_smallest(calls, sizes, settings, expected):
+    clients = make_clients(smooth_net(), sizes, **settings)
     run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
     assert sorted(calls, reverse=True) == sorted(expected, reverse=True)
-    remainders = {n % 5 for n in sizes} - {0}
-    assert len(calls) == epochs * (max(n // 5 for n in sizes) + len(remainders))
 
 
 def test_enlarged_last_batches_wait_for_each_other(calls):
     clients = make_clients(smooth_net(batch_norm=True), (11, 21, 12, 16, 6))  # fives, then 6, 6, 2, 6, 6
     run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
     assert calls == [4, 3, 1, 4, 1]
-
-
-def test_dropped_remainders_cost_no_call(calls):
-    clients = make_clients(smooth_net(), RAGGED, last_batch="drop")
-    run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
-    assert calls == [6, 4, 2]
 
 
 # ---- what may share a stack
@@ -279,48 +233,29 @@ def stacks(monkeypatch):
     return seen
 
 
-def test_a_captured_value_is_not_shared(stacks):
-    """Captured by the loss itself, by a function that it captures, and as a default."""
-    clients = make_clients(smooth_net(), RAGGED)
-
-    def method(kind):
-        async def one(client):
-            weight = torch.tensor(1.0 + client.id).double()
-
-            def helper(value):
-                return weight * value
-
-            losses = {
-                "closure": lambda w, b, e: weight * client.loss(w, b),
-                "nested": lambda w, b, e: helper(client.loss(w, b)),
-                "default": lambda w, b, e, weight=weight: weight * client.loss(w, b),
-                "number": lambda w, b, e, n=1.0 + client.id: n * client.loss(w, b),
-            }
-            return await client.fit(client.initial, losses[kind])
-
-        return one
-
-    for kind in ("closure", "nested", "default", "number"):
-        one = method(kind)
-        looped = run_loop([one(c) for c in again(clients)], lambda *_: None)
-        stacks.clear()
-        stacked = run_stacked([one(c) for c in again(clients)], lambda *_: None)
-        assert close(looped, stacked, 1e-9)
-        assert sorted(stacks) == [[k] for k in range(len(clients))]
-
-
-def test_a_rule_that_captures_is_not_shared_either(stacks):
+@pytest.mark.parametrize("kind", ["closure", "nested", "default", "number", "rule"])
+def test_a_captured_value_is_not_shared(stacks, kind):
+    """Captured by the loss itself, by a function that it captures, as a default, or by a rule."""
     clients = make_clients(smooth_net(), RAGGED)
 
     async def method(client):
-        pull = 0.1 * client.id
-        return await client.fit(client.initial, client.loss, before_clip=lambda g, w, e: g + pull * w)
+        weight = torch.tensor(1.0 + client.id).double()
+
+        def helper(value):
+            return weight * value
+
+        losses = {
+            "closure": lambda w, b, e: weight * client.loss(w, b),
+            "nested": lambda w, b, e: helper(client.loss(w, b)),
+            "default": lambda w, b, e, weight=weight: weight * client.loss(w, b),
+            "number": lambda w, b, e, n=1.0 + client.id: n * client.loss(w, b),
+        }
+        rule = (lambda g, w, e: g + weight * w) if kind == "rule" else None
+        return await client.fit(client.initial, losses.get(kind, client.loss), before_clip=rule)
 
     looped = run_loop([method(c) for c in again(clients)], lambda *_: None)
-    stacks.clear()
-    stacked = run_stacked([method(c) for c in again(clients)], lambda *_: None)
-    assert close(looped, stacked, 1e-9)
-    assert len(stacks) == len(clients)
+    assert close(looped, run_stacked([method(c) for c in again(clients)], lambda *_: None), 1e-9)
+    assert sorted(stacks) == [[k] for k in range(len(clients))]
 
 
 def test_what_is_common_may_be_captured(stacks):
@@ -390,21 +325,6 @@ def test_a_client_with_one_sample_trains_apart_from_the_others(stacks):
     assert sorted(stacks) == [[0, 2], [1]]
 
 
-def test_extras_that_are_one_object_are_not_copied():
-    shared = torch.zeros(3)
-    own = [torch.full((2,), float(k)) for k in range(4)]
-    extras = [{"shared": shared, "own": t, "number": 2.0, "k": k, "none": None} for k, t in enumerate(own)]
-    leaves, dims, _ = stacked._stack_extras(extras)
-    found = dict(zip(extras[0], zip(leaves, dims)))
-    assert found["shared"][0] is shared
-    assert found["number"] == (2.0, None)
-    assert found["none"] == (None, None)
-    assert found["shared"][1] is None
-    assert found["own"][1] == 0
-    assert torch.equal(found["own"][0], torch.stack(own))
-    assert found["k"][0].tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("last", ["fit", "total"])
 def test_nets_let_go_of_the_stack(last):
     net = smooth_net(batch_norm=True)
@@ -435,7 +355,8 @@ def test_a_trial_takes_five_samples_and_fewer():
     assert set(seen) == {5, 4, 3}
 
 
-def test_an_error_closes_the_other_clients():
+@pytest.mark.parametrize("run", [run_loop, run_stacked])
+def test_an_error_closes_the_other_clients(run):
     closed = []
 
     async def method(client):
@@ -449,18 +370,5 @@ def test_an_error_closes_the_other_clients():
 
     clients = make_clients(smooth_net(), (5, 5, 5))
     with pytest.raises(ValueError, match="mine"):
-        run_stacked([method(c) for c in again(clients)], lambda *_: None)
+        run([method(c) for c in again(clients)], lambda *_: None)
     assert sorted(closed) == [0, 1, 2]
-
-
-def test_float32_on_a_smooth_net():
-    images = make_images(sum(RAGGED), dtype=torch.float32)
-    net = Net(lambda: smooth_split(True))
-    starts = [sum(RAGGED[:k]) for k in range(len(RAGGED))]
-    clients = [
-        make_client(net, images, n, id=k, first=starts[k], precision="float32", momentum=0.5)
-        for k, n in enumerate(RAGGED)
-    ]
-    looped = run_loop([fedavg(c) for c in again(clients)], lambda *_: None)
-    stacked = run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
-    assert close(looped, stacked, 1e-4)

@@ -55,22 +55,13 @@ def identical(a, b):
     return type(a) is type(b) and a == b
 
 
-def nested(tree):
-    return {"top": tree, 7: {"inner": tree}}
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(STATES)
-def test_apart_and_together(tree):
+def test_apart_and_together_and_packed(tree):
     structure, found = take_apart(tree)
     assert identical(put_together(json.loads(json.dumps(structure)), found), tree)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(STATES)
-def test_pack_and_unpack(tree):
-    packed = pickle.loads(pickle.dumps(pack(nested(tree))))
-    assert identical(unpack(packed), nested(tree))
+    twice = {"top": tree, 7: {"inner": tree}}
+    assert identical(unpack(pickle.loads(pickle.dumps(pack(twice)))), twice)
 
 
 def test_a_packed_state_is_one_buffer_per_dtype_and_a_copy():
@@ -128,11 +119,6 @@ def test_what_stays_lies_in_memory_like_what_has_travelled():
 def test_tensors_that_move_together_keep_their_shapes():
     moved = state.move_together([torch.ones(2, 3), torch.ones(())], torch.device("meta"))
     assert [(t.device.type, t.shape) for t in moved] == [("meta", (2, 3)), ("meta", ())]
-
-
-def test_what_requires_gradients_is_packed_by_value():
-    w = torch.ones(2, requires_grad=True)
-    assert not unpack(pack({"w": w}))["w"].requires_grad
 
 
 @pytest.mark.parametrize(
