@@ -7,35 +7,36 @@ import pytest
 import torch
 
 import rayfl.training.stacked
-from rayfl import Inline, Ray, Training, UserError, resumed
+from rayfl import Training, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.errors import Conflict
-from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
+from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local, Method
 from rayfl.nets import CNN, CNNB, FedAvgCNN, LeNet
 from rayfl.settings.description import dump_config
+from rayfl.testing.checks import TINY, TINY_WIDE
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
+from tests.support.workers import pretend
 
 DATA = ragged()
-NETS = [LeNet(), CNNB()]
+NETS = [TINY, TINY_WIDE]
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
 def test_client_k_has_net_k(execution: str) -> None:
     """Local clients do not meet, so each is what it would be among clients with its own net."""
     mixed = federate(Local(), DATA, NETS, 2, execution=execution)
-    for i, net in enumerate(NETS * 2):
+    for k, net in enumerate(NETS):
         pure = federate(Local(), DATA, net, 2, execution=execution)
-        tolerance = 0 if execution == "loop" else 1e-9
-        assert_same(
-            dict(mixed.worker.states[i]["weights"]), dict(pure.worker.states[i]["weights"]), tolerance
-        )
-        assert mixed.results[1].loss[i] == pytest.approx(pure.results[1].loss[i], rel=1e-9)
+        for i in (k, k + 2):
+            ours, theirs = (dict(run.worker.states[i]["weights"]) for run in (mixed, pure))
+            assert_same(ours, theirs, 0 if execution == "loop" else 1e-9)
+            assert mixed.results[1].loss[i] == pytest.approx(pure.results[1].loss[i], rel=1e-9)
 
 
 def test_equal_nets_are_one_and_share_its_initial_weights() -> None:
-    worker = start(Local(), DATA, [LeNet(), CNN(), LeNet()]).worker
+    worker = start(Local(), DATA, [TINY, TINY_WIDE, TINY]).worker
     clients = [worker.client(i, 0) for i in range(4)]
     assert [c.net is clients[0].net for c in clients] == [True, False, True, True]
     assert [c.initial is clients[0].initial for c in clients] == [True, False, True, True]
@@ -72,51 +73,48 @@ def test_a_list_of_nets_is_recorded_and_made_again(tmp_path: Path) -> None:
     assert federation_from(["--net", "LeNet"]).net == LeNet()
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    mixed(tmp_path / "whole", rounds=2).run()
-    mixed(tmp_path / "half", rounds=1).run()
+def test_the_same_bytes_on_two_workers_and_after_a_stop(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": DCPFL(), "net": NETS, "checkpoint_every": 1}
+    mixed(tmp_path / "whole", rounds=2, **settings).run()
+    mixed(tmp_path / "two", rounds=2, engine=pretend(count=2), **settings).run()
+    mixed(tmp_path / "half", rounds=1, **settings).run()
     resumed(tmp_path / "half", {"rounds": 2}).run()
-    assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
-
-
-def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
-    for k, engine in enumerate((Inline(), Ray(actors=2))):
-        mixed(tmp_path / str(k), method=DCPFL(), engine=engine, rounds=2).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+    for name in ("two", "half"):
+        assert bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "whole")
 
 
 # ---- what is refused, before anything starts
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().facts.nets == "equal"))
-def test_methods_that_average_nets_refuse_different_ones(tmp_path: Path, name: str) -> None:
-    with refused(Conflict, "net") as caught:
-        mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), CNNB(), LeNet()]).run()
-    assert "2: LeNet, CNNB" in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-OF_ANY_SIZE = ("FD", "FML", "FedKD", "Local")
-
-
-@pytest.mark.parametrize("name", OF_ANY_SIZE)
-def test_features_may_have_any_size(tmp_path: Path, name: str) -> None:
-    net = [LeNet(), FedAvgCNN()]
-    assert mixed(tmp_path / "run", method=METHODS[name](), net=net, rounds=1).run().complete
+def test_what_nets_must_have_in_common() -> None:
+    """All other methods average weights of the clients' nets."""
+    known = dict.fromkeys(("DCPFL", "FedGH", "FedProto", "LGFedAvg"), "equal_features")
+    known |= dict.fromkeys(("FD", "FedKD", "FML", "Local"), "any")
+    assert {name: m().facts.nets for name, m in METHODS.items() if m().facts.nets != "equal"} == known
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, m in METHODS.items() if m().facts.nets != "equal" and n not in OF_ANY_SIZE)
+    ("method", "nets", "says"),
+    [
+        (FedAvg(), [LeNet(), CNNB(), LeNet()], "2: LeNet, CNNB"),
+        (FedProto(), [LeNet(), FedAvgCNN()], "LeNet 84, FedAvgCNN 512"),
+    ],
 )
-def test_features_must_have_one_size(tmp_path: Path, name: str) -> None:
+def test_nets_that_have_too_little_in_common_are_refused(
+    tmp_path: Path, method: Method, nets: Any, says: str
+) -> None:
     with refused(Conflict, "net") as caught:
-        mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), FedAvgCNN()]).run()
-    assert "LeNet 84, FedAvgCNN 512" in str(caught.value)
+        mixed(tmp_path / "run", method=method, net=nets).run()
+    assert says in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
+def test_features_may_have_any_size() -> None:
+    federate(Local(), DATA, ["tests.support.by_hand.tiny_of_7", "tests.support.by_hand.tiny_of_9"], 1)
+
+
 def test_one_net_in_a_list_is_no_difference(tmp_path: Path) -> None:
-    for k, net in enumerate(([LeNet(), LeNet()], LeNet())):
+    for k, net in enumerate(([TINY, TINY], TINY)):
         small(tmp_path / str(k), method=FedAvg(), net=net, rounds=1).run()
     assert bytes_of_run(tmp_path / "0", settings=False) == bytes_of_run(tmp_path / "1", settings=False)
 
@@ -140,7 +138,7 @@ def test_no_net_is_refused() -> None:
 
 
 def test_streams_of_clients_and_server() -> None:
-    run = start(Local(), DATA, LeNet())
+    run = start(Local(), DATA, TINY)
     streams = {
         (who, purpose, round): draw.initial_seed()
         for purpose in ("noise", "mask")
@@ -165,4 +163,4 @@ def test_a_clients_generator_is_not_for_losses() -> None:
             await client.fit(state["weights"], loss)
 
     with pytest.raises(RuntimeError, match=r"client\.generator differs between clients"):
-        federate(Drawing(), DATA, LeNet(), 1)
+        federate(Drawing(), DATA, TINY, 1)

@@ -1,6 +1,5 @@
 """Methods with a net of their own beside that of the clients."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl import Inline, Ray, Training, UserError, load_models, resumed
+from rayfl import Training, UserError, load_models, resumed
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import FedAvg, TopK
-from rayfl.nets import CNNB, Architecture, LeNet
+from rayfl.nets import CNNB, Architecture
+from rayfl.testing.checks import TINY, TINY_WIDE
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
+from tests.support.workers import pretend
 
 
 class Mutual(FedAvg):
@@ -69,17 +70,17 @@ def test_the_server_has_the_second_net_and_clients_have_both() -> None:
 
 def test_none_is_the_net_of_the_run() -> None:
     """With weights of its own all the same."""
-    run = start(Mutual(), ragged(), CNNB())
+    run = start(Mutual(), ragged(), TINY)
     assert run.worker.client(0, 0).nets["meme"] is run.worker.net
     assert run.server.state["weights"].keys() == run.worker.initial.keys()
     assert not torch.equal(run.server.state["weights"]["head.weight"], run.worker.initial["head.weight"])
-    again = start(TopK(of=Mutual()), ragged(), CNNB())
+    again = start(TopK(of=Mutual()), ragged(), TINY)
     assert_same(dict(again.server.state["weights"]), dict(run.server.state["weights"]))
-    assert start(FedAvg(), ragged(), CNNB()).worker.context.nets == {}
+    assert start(FedAvg(), ragged(), TINY).worker.context.nets == {}
 
 
-@pytest.mark.parametrize("nets", [(CNNB(), LeNet()), (LeNet(), CNNB()), (CNNB(), None)])
-def test_the_stack_agrees_with_the_loop(nets: tuple[Architecture, Architecture | None]) -> None:
+@pytest.mark.parametrize("nets", [(TINY, TINY_WIDE), (TINY, None)])
+def test_the_stack_agrees_with_the_loop(nets: tuple[str, str | None]) -> None:
     runs = [
         federate(Mutual(meme=nets[1]), ragged(), nets[0], [[0, 1, 2, 3], [1, 3]], execution=execution)
         for execution in ("loop", "stacked")
@@ -105,7 +106,7 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     assert method.meme == CNNB()
     assert federation_from([*given[:2], "--method.meme", NORMED]).method.meme == NORMED  # type: ignore[attr-defined]
     assert federation_from(given[:2]).method.meme is None  # type: ignore[attr-defined]
-    small(tmp_path / "run", method=Mutual(meme=CNNB()), rounds=1).run()
+    small(tmp_path / "run", method=Mutual(meme=CNNB()), net=TINY, rounds=1).run()
     again = federation_from(["--config", str(tmp_path / "run" / "config.yaml")]).method
     assert isinstance(again, Mutual)
     assert again.meme == CNNB()
@@ -113,18 +114,15 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     assert set(found.views) == {"personal", "global"}
 
 
-def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors: None) -> None:
-    settings: dict[str, Any] = {"method": Mutual(meme=CNNB()), "rounds": 3, "clients": 6}
-    small(tmp_path / "inline", **settings).run()
-    small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
-    small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
-    record = json.loads((tmp_path / "inline" / "metrics.jsonl").read_text().splitlines()[0])
-    sizes = {len(set(column)) for column in record["up"].values()}
-    assert sizes == {1}
-    small(tmp_path / "wrapped", **(settings | {"method": TopK(of=Mutual(meme=CNNB()))})).run()
+def test_the_same_bytes_on_two_workers_and_after_a_resume(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": TopK(of=Mutual(meme=TINY_WIDE)), "net": TINY, "clients": 6}
+    settings["checkpoint_every"] = 1
+    small(tmp_path / "one", **settings, rounds=2).run()
+    small(tmp_path / "two", **settings, rounds=2, engine=pretend(count=2)).run()
+    small(tmp_path / "split", **settings, rounds=1).run()
+    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
+    for name in ("two", "split"):
+        assert bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "one")
 
 
 @pytest.mark.parametrize(

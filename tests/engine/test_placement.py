@@ -38,6 +38,8 @@ def node(cpus, gpus=0, memory=64e9):
         ([node(2)], {"actors": 3}, Reservation(3, 0.666, 0.0)),
         ([node(1)], {"actors": 4}, Reservation(4, 0.25, 0.0)),
         ([node(8)], {"actors": 4, "clients": 3}, Reservation(4, 1.0, 0.0)),
+        ([node(2), node(1)], {"actors": 4}, Reservation(4, 0.666, 0.0)),  # not 0.75: they fit no node
+        ([node(16, 1), node(2, 4)], {"actors": 7, "gpus": 0.25}, Reservation(7, 0.666, 0.25)),
         # shares of CPUs
         ([node(4)], {"cpus": 2.0}, Reservation(2, 2.0, 0.0)),
         ([node(3), node(3)], {"cpus": 2.0}, Reservation(2, 2.0, 0.0)),
@@ -64,25 +66,7 @@ def test_reservations(nodes, options, expected):
     assert ask(nodes, **options) == expected
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [node(2), node(1)],  # 4 x 0.75 CPUs are 3 in all, but no node has room for more than 2 and 1
-        [node(3), node(1), node(1.5)],
-        [node(16, 1), node(2, 4)],
-    ],
-)
-def test_an_automatic_share_fits_uneven_nodes(nodes):
-    gpus = 0.25 if any(n["GPU"] for n in nodes) else 0.0
-    for actors in (None, 4, 7):
-        wanted = ask(nodes, actors=actors, gpus=gpus)
-        assert wanted.actors == actors or actors is None
-        per_gpu = [int(n["GPU"]) * 4 if gpus else 10**6 for n in nodes]
-        assert sum(min(int(n["CPU"] / wanted.cpus), g) for n, g in zip(nodes, per_gpu)) >= wanted.actors
-        assert wanted.cpus <= 1
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8)), min_size=1, max_size=4),
     st.integers(1, 200),
@@ -109,12 +93,6 @@ def test_what_is_chosen_automatically_always_fits(nodes, clients, gpus):
             "(node 1: 2 CPUs and 0 GPUs, room for 2)",
         ),
         (
-            [node(3), node(3)],
-            {"actors": 3, "cpus": 2.0},
-            "take 6 CPUs and 0 GPUs in all (node 1: 3 CPUs and 0 GPUs, room for 1; node 2: 3 CPUs and "
-            "0 GPUs, room for 1)",
-        ),
-        (
             [node(8, 2)],
             {"actors": 3, "gpus": 0.6},
             "room for 2 of 3 actors with 1 CPU and 0.6 GPUs each, which take 3 CPUs and 1.8 GPUs in all "
@@ -130,7 +108,6 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmet
 
 
 def test_an_actor_per_client_is_refused_for_lack_of_memory():
-    """One actor per client is refused where memory does not allow it."""
     roomy, tight = [node(4, memory=50e9)], [node(4, memory=8e9)]
     assert ask(roomy, clients=100, clients_per_actor=1).actors == 100
     with refused(Shortage, "engine.clients_per_actor"):
@@ -139,7 +116,6 @@ def test_an_actor_per_client_is_refused_for_lack_of_memory():
 
 
 def test_more_actors_than_the_memory_holds_are_refused():
-    """More actors than the memory holds are refused with the numbers."""
     two = [node(2, memory=4e9), node(2, memory=2e9)]
     with refused(Shortage, "engine.actors") as caught:
         ask(two, actors=200)
@@ -232,7 +208,7 @@ def rounds(draw):
     return groups, costs, homes, actors
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(rounds())
 def test_every_group_is_placed_whole_and_once_and_work_is_even(made):
     groups, costs, homes, actors = made
@@ -260,21 +236,10 @@ def test_a_long_group_stays_at_home_where_home_is_as_free_as_any():
         assert placed[home] == [(0,)]
 
 
-def test_clients_move_to_actors_that_would_be_idle():
-    """All at home with actor 0: a third of the work each."""
-    placed = place_groups([(k,) for k in range(9)], lambda b: 1.0, lambda b: 0, 3)
-    assert [len(mine) for mine in placed] == [3, 3, 3]
-
-
 def test_long_groups_count_for_what_they_cost():
     costs = {(0, 1): 9.0, (2,): 3.0, (3,): 3.0, (4,): 3.0}
     placed = place_groups(list(costs), costs.__getitem__, lambda b: None, 2)
     assert placed == [[(0, 1)], [(2,), (3,), (4,)]]
-
-
-def test_no_more_groups_than_actors():
-    placed = place_groups([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
-    assert sorted(len(mine) for mine in placed) == [0, 0, 1, 1]
 
 
 def test_an_actor_keeps_its_groups_up_to_its_fair_share():

@@ -3,11 +3,8 @@
 import pytest
 
 from rayfl import Inline, Ray
-from rayfl.errors import Shortage
-
-pytest.importorskip("ray")
-
 from rayfl.engine.ray_engine import TrialResources, trial_resources
+from rayfl.errors import Shortage
 from tests.support.refusals import refused
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
@@ -58,10 +55,6 @@ def test_federations_without_actors_share_the_gpus(gpus, device, at_once, part):
     assert (found.bundles[0]["CPU"], found.bundles[0].get("GPU", 0)) == (2.0, part)
 
 
-def test_a_trial_has_no_more_actors_than_clients():
-    assert len(trial_resources(Ray(), 2, NODES, 1, None).bundles) == 2
-
-
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
@@ -108,6 +101,8 @@ def test_a_trial_that_no_longer_fits(bundle, fitting):
 
 
 def test_the_settings_of_a_trial():
+    """It has no more actors than clients."""
+    assert len(trial_resources(Ray(), 2, NODES, 1, None).bundles) == 2
     found = trial_resources(Ray(clients_per_actor=5, gpus_per_actor=0.25), 20, NODES, 1, 1)
     assert found.engine == {
         "engine.device": "cuda",
