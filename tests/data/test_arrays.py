@@ -298,11 +298,11 @@ def test_an_index_of_pandas_is_no_input(tmp_path: Path, name):
     assert name is None or len(dataset.user_names) == 60
 
 
-@pytest.mark.parametrize(("first", "inputs"), [(0, 1), (1, 1), (2, 2)])
-def test_a_column_without_a_name_numbers_the_rows_from_0_or_1(tmp_path: Path, first, inputs):
-    columns = {"Unnamed: 0": np.arange(60) + first, "age": X[:, 0], "y": Y}
-    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    assert ArrayFiles(train=str(tmp_path / "t.parquet")).load().shape == (inputs,)
+def test_a_column_without_a_name_numbers_the_rows_from_0_or_1(tmp_path: Path):
+    for first, inputs in ((0, 1), (1, 1), (2, 2)):
+        columns = {"Unnamed: 0": np.arange(60) + first, "age": X[:, 0], "y": Y}
+        pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+        assert ArrayFiles(train=str(tmp_path / "t.parquet")).load().shape == (inputs,)
 
 
 @pytest.mark.parametrize("chosen", [None, ["patient", "age", "grams"], ["patient", "age"]])
@@ -375,6 +375,5 @@ def test_files_from_the_command_line(tmp_path: Path):
     saved(tmp_path, "npz")
     options = f"--data ArrayFiles --data.root {tmp_path} --data.train train.npz --data.test test.npz"
     command = f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --loggers []"
-    folder = str(tmp_path / "run")
-    assert run.main([*command.split(), "--output", folder, "--quiet", "true"]) == 0
-    assert run.main(["--resume", folder, "--rounds", "2", "--quiet", "true"]) == 0
+    assert run.main([*command.split(), "--output", f"{tmp_path}/run", "--quiet", "true"]) == 0
+    assert run.main(["--resume", f"{tmp_path}/run", "--rounds", "2", "--quiet", "true"]) == 0

@@ -191,13 +191,12 @@ def test_images_of_mnist_m_have_one_size(tmp_path):
     for name in ("train", "test"):
         (folder / f"mnist_m_{name}").mkdir(parents=True)
         (folder / f"mnist_m_{name}_labels.txt").write_text("")
-    with refused(Damaged, "mnist_m_train_labels.txt"):
-        load(tmp_path, domains=["MNIST-M"])
     for k in (0, 1):
         Image.new("RGB", (32 - k, 32)).save(folder / "mnist_m_train" / f"{k}.png")
-    (folder / "mnist_m_train_labels.txt").write_text("0.png 3\n1.png 4\n")
-    with refused(BadData, "mnist_m_train_labels.txt"):
-        load(tmp_path, domains=["MNIST-M"])
+    for text, kind in (("", Damaged), ("0.png 3\n1.png 4\n", BadData)):
+        (folder / "mnist_m_train_labels.txt").write_text(text)
+        with refused(kind, "mnist_m_train_labels.txt"):
+            load(tmp_path, domains=["MNIST-M"])
 
 
 # ---- what is missing or damaged
@@ -214,14 +213,14 @@ def test_a_missing_domain_is_named(tmp_path):
         DigitsFive().load()
 
 
-@pytest.mark.parametrize("name", ["MNIST/raw/t10k-labels-idx1-ubyte", "partitions"])
-def test_a_missing_file_is_named(tmp_path, name):
+def test_a_missing_file_is_named(tmp_path):
     found = write_mnist(tmp_path)
-    if name == "partitions":
-        (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").unlink()
-        path = prepare(tmp_path, found, "MNIST") / "partitions" / "train_part7.pkl"
-    else:
-        path = tmp_path / name
+    original = tmp_path / "MNIST" / "raw"
+    (original / "t10k-labels-idx1-ubyte").unlink()
+    with refused(Missing, original / "t10k-labels-idx1-ubyte"):
+        load(tmp_path, domains=["MNIST"])
+    (original / "train-images-idx3-ubyte").unlink()
+    path = prepare(tmp_path, found, "MNIST") / "partitions" / "train_part7.pkl"
     path.unlink()
     with refused(Missing, path):
         load(tmp_path, domains=["MNIST"])

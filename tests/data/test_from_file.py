@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rayfl.commands.data import main
 from rayfl.data import IID, Dirichlet, FromFile, Pathological, Synthetic
 from rayfl.errors import Conflict
-from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
+from tests.support.datasets import ORIGIN, make_dataset, matrix
 from tests.support.federations import small
 from tests.support.refusals import refused
 
@@ -139,16 +139,3 @@ def test_flgo(tmp_path_factory, train, test, clients, former, seed):
     assert (tests.sum(axis=0) == np.where(trained, test, 0)).all()
     shares = counts / np.maximum(counts.sum(axis=0), 1)
     assert (np.abs(tests - shares * test) <= 1)[:, trained].all()
-
-
-def test_flgo_gives_test_samples_like_any_partition(tmp_path):
-    """Four clients with the same mixture get it in the test split, too."""
-    dataset = make_dataset([40] * 3, [20] * 3)
-    parts = [s.train for s in assign(IID(), dataset, 4)]
-    place = np.cumsum(dataset.origin == ORIGIN["train"]) - 1
-    path = tmp_path / "data.json"
-    path.write_text(json.dumps(flgo([place[p].tolist() for p in parts])))
-    found = assign(FromFile(path=str(path)), dataset, 4)
-    assert [s.train.tolist() for s in found] == [p.tolist() for p in parts]
-    assert spread(matrix(dataset, found, "test")) == 0
-    assert (matrix(dataset, found, "test") == 5).all()

@@ -70,9 +70,10 @@ def test_a_summary_says_what_the_records_need(monkeypatch: pytest.MonkeyPatch) -
     assert summary["clients"]["sha256"] == data.digest()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_damaged_summary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federated, "EACH", 6)
+    record = DATA.federate(7, 0).describe()
+    for change in (
         {"count": 8},
         {"count": 10**8, **{key: [[0, 10**8]] for key in ("train", "val", "test", "domain")}},
         {"train": [[1, 2, 3]]},
@@ -81,13 +82,9 @@ def test_a_summary_says_what_the_records_need(monkeypatch: pytest.MonkeyPatch) -
         {"domain": [[3, 7]]},
         {"val": None},
         {"domain": [3]},
-    ],
-)
-def test_a_damaged_summary_is_refused(change: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federated, "EACH", 6)
-    record = DATA.federate(7, 0).describe()
-    with pytest.raises(ValueError, match=r"client|domain|train|test|val"):
-        check_partition({**record, "clients": {**record["clients"], **change}})
+    ):
+        with pytest.raises(ValueError, match=r"client|domain|train|test|val"):
+            check_partition({**record, "clients": {**record["clients"], **change}})
 
 
 def test_runs_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,11 @@ import hashlib
 import json
 import os
 import pickle
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from rayfl import UserError
 from rayfl.errors import Conflict, Damaged, Missing, Shortage
 from rayfl.record.checkpoint import KEEP, Checkpoints, Manifest
 from rayfl.training import Params
@@ -184,21 +182,6 @@ def test_damage_is_found_and_the_checkpoint_before_serves(checkpoints, damage, k
             checkpoints.read(name)
     write(checkpoints, 4)  # the replay mends it
     assert checkpoints.newest_intact() == (manifest, [])
-
-
-def test_every_single_flipped_bit_of_a_manifest_is_found(checkpoints):
-    write(checkpoints, 2, clients=1)
-    path = checkpoints.folder / "manifest-000002.json"
-    content = path.read_bytes()
-    known = checkpoints.newest_intact()[0]
-    for at in range(0, len(content), 7):
-        broken = bytearray(content)
-        broken[at] ^= 2
-        path.write_bytes(bytes(broken))
-        found = known
-        with suppress(UserError):  # nothing is found where it is no space or line break
-            found = checkpoints.newest_intact()[0]
-        assert found == known
 
 
 def test_a_checkpoint_of_a_later_version_is_no_damage(checkpoints):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rayfl
@@ -188,6 +188,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_record_is_one_line_and_reads_back_as_it_was(content):
     text, _ = _line(content)
@@ -301,10 +302,7 @@ def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
 
 
 def test_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "first"
-    run.mkdir(parents=True)
-    for name in KIND_FILES["run"]:
-        (run / name).write_text("")
+    run = write_run(tmp_path / "runs" / "first", rounds=1)
     for path in (tmp_path / "nowhere", run / "config.yaml", tmp_path / "runs"):
         with refused(Missing, path) as caught:
             check_is(path, "run", "config.yaml")
