@@ -233,24 +233,21 @@ def test_tf32_is_refused_on_a_cpu(tmp_path):
         federation.run()
 
 
+OF_RAY = {"threads": [-1], "actors": [0], "clients_per_actor": [0], "cpus_per_actor": [-0.5], "wait": [-1]}
+
+
 @pytest.mark.parametrize(
-    ("kind", "option", "value"),
+    ("kind", "impossible"),
     [
-        (Inline, "threads", 0),
-        (Inline, "stack", 0),
-        (Ray, "threads", -1),
-        (Ray, "actors", 0),
-        (Ray, "clients_per_actor", 0),
-        (Ray, "cpus_per_actor", -0.5),
-        (Ray, "gpus_per_actor", -1.0),
-        (Ray, "gpus_per_actor", 1.5),
-        (Ray, "gpus_per_actor", 2),
-        (Ray, "wait", -1),
+        (Inline, {"threads": [0], "stack": [0]}),
+        (Ray, OF_RAY | {"gpus_per_actor": [-1.0, 1.5, 2]}),
     ],
 )
-def test_impossible_settings_are_refused(kind, option, value):
-    with refused(BadValue, f"engine.{option}"):
-        kind(**{option: value})
+def test_impossible_settings_are_refused(kind, impossible):
+    for option, values in impossible.items():
+        for value in values:
+            with refused(BadValue, f"engine.{option}"):
+                kind(**{option: value})
 
 
 def test_actors_and_clients_per_actor_exclude_each_other():

@@ -13,65 +13,63 @@ import torch.nn.functional as F
 from rayfl import Federation, Inline
 from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
-from rayfl.methods import SCAFFOLD, Facts, FedAvg, FedPer, TopK
+from rayfl.methods import SCAFFOLD, Facts, FedAvg, TopK
 from rayfl.running.checks import check_class
 from rayfl.testing.checks import TINY
 from rayfl.training import Params
 from rayfl.training.optimisers import SGD
-from tests.support.by_hand import federate, ragged
+from tests.support.by_hand import federate, ragged, start
 from tests.support.federations import small
 from tests.support.refusals import refused
 
 DATA = ragged()
 
 
-class Remembers(FedAvg):
-    def __init__(self) -> None:
-        """Without an ``__init__`` of its own it could not write to itself at all."""
+class Mistaken(FedAvg):
+    """Does something before its clients train, which is handed the method, the client, and what that gets."""
 
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        self.last = client.id
-        return await super().local_update(client, state, down)
-
-
-class CountsInItsClass(FedAvg):
     count = 0
 
+    def __init__(self, does: Any) -> None:
+        """Without an ``__init__`` of its own it could not write to itself at all."""
+        self.does = does
+
+    def init_client(self, client: Any) -> Any:
+        return {"own": torch.ones(2)}
+
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        type(self).count += 1
+        self.does(self, client, state, down)
         return await super().local_update(client, state, down)
 
 
-class ChangesWeights(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        down["weights"]["head.bias"].add_(1)
-        return await super().local_update(client, state, down)
+DOES: dict[str, tuple[Any, str]] = {
+    "remembers": (lambda method, client, *_: setattr(method, "last", client.id), "self.last (round 0)"),
+    "counts in its class": (lambda method, *_: setattr(Mistaken, "count", Mistaken.count + 1), "self.count "),
+    "changes weights": (
+        lambda method, client, state, down: down["weights"]["head.bias"].add_(1),
+        "in place what it was handed: down['weights']['head.bias'] ",
+    ),
+    "changes state": (
+        lambda method, client, state, down: state["own"].zero_(),
+        "in place what it was handed: state['own'] ",
+    ),
+    "changes counts": (
+        lambda method, client, *_: client.class_counts.clamp_(min=1),
+        "in place what it was handed: client.class_counts",
+    ),
+    "draws": (lambda *_: torch.randn(()), "PyTorch's global generator"),
+    "draws by NumPy": (lambda *_: np.random.standard_normal(), "NumPy's global generator"),  # noqa: NPY002
+    "draws by Python": (lambda *_: random.random(), "Python's global generator"),
+}
 
 
-class ChangesState(FedPer):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        state["own"]["head.bias"].zero_()
-        return await super().local_update(client, state, down)
-
-
-class ChangesCounts(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        client.class_counts.clamp_(min=1)
-        return await super().local_update(client, state, down)
-
-
-class DrawsOutside(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        noise = torch.randn(())
-        up, state = await super().local_update(client, state, down)
-        return {"weights": up["weights"] + noise}, state
-
-
-class DrawsNumPy(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        noise = np.random.standard_normal()  # noqa: NPY002
-        up, state = await super().local_update(client, state, down)
-        return {"weights": up["weights"] + noise}, state
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize("name", DOES)
+def test_a_mistake_is_refused(name: str, execution: str) -> None:
+    does, word = DOES[name]
+    with refused(BadCode, "Mistaken.local_update") as caught:
+        federate(Mistaken(does), DATA, TINY, 1, execution=execution)
+    assert word in str(caught.value)
 
 
 class DrawsInLoss(FedAvg):
@@ -106,40 +104,40 @@ class WritesToItself(FedAvg):
         return await super().local_update(client, state, down)
 
 
-MISTAKES = [
-    (Remembers, "self.last (round 0)"),
-    (CountsInItsClass, "self.count "),
-    (ChangesWeights, "in place what it was handed: down['weights']['head.bias'] "),
-    (ChangesState, "in place what it was handed: state['own']['head.bias'] "),
-    (ChangesCounts, "in place what it was handed: client.class_counts"),
-    (DrawsOutside, "PyTorch's global generator"),
-    (DrawsNumPy, "NumPy's global generator"),
-    (DrawsInLoss, "PyTorch's global generator"),
-    (NotAsync, "`async def`"),
-    (ReturnsOne, "two mappings"),
-    (DoesNotAwait, "0 of 1"),
-]
-
-
-@pytest.mark.parametrize(("method", "word"), MISTAKES, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_mistake_is_refused(method: Any, word: str) -> None:
-    with refused(BadCode, f"{method.__name__}.local_update") as caught:
-        federate(method(), DATA, TINY, 1)
-    assert word in str(caught.value)
-
-
 def test_the_options_of_a_method_do_not_change() -> None:
     with pytest.raises(BadCode, match="last"):
         federate(WritesToItself(), DATA, TINY, 1)
 
 
-def test_mistakes_are_refused_in_stacks() -> None:
-    for method in (Remembers, ChangesState, DrawsOutside, DoesNotAwait):
-        with refused(BadCode, f"{method.__name__}.local_update") as caught:
-            federate(method(), DATA, TINY, 1, execution="stacked")
-        assert dict(MISTAKES)[method] in str(caught.value)
-    with pytest.raises(RuntimeError, match="random"):  # of vmap, and so a run goes on in the loop
-        federate(DrawsInLoss(), DATA, TINY, 1, execution="stacked")
+@pytest.mark.parametrize(
+    ("method", "word"),
+    [
+        (DrawsInLoss(), "PyTorch's global generator"),
+        (NotAsync(), "`async def`"),
+        (ReturnsOne(), "two mappings"),
+        (DoesNotAwait(), "0 of 1"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_what_it_returns_or_hands_over_is_refused(method: Any, word: str) -> None:
+    with refused(BadCode, f"{type(method).__name__}.local_update") as caught:
+        federate(method, DATA, TINY, 1)
+    assert word in str(caught.value)
+    if isinstance(method, DrawsInLoss):
+        with pytest.raises(RuntimeError, match="random"):  # of vmap, and so a run goes on in the loop
+            federate(method, DATA, TINY, 1, execution="stacked")
+
+
+class ScoresWithMemory(Mistaken):
+    async def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
+        self.scored = len(x)
+        return await super().scores(client, state, down, x)
+
+
+def test_scores_must_not_remember() -> None:
+    run = start(ScoresWithMemory(None), DATA, TINY)
+    with refused(BadCode, "ScoresWithMemory.scores"):
+        run.worker.evaluate(0, run.server.download([0]), [[0]], ["test"])
 
 
 class AggregatesInPlace(FedAvg):
@@ -151,13 +149,6 @@ class AggregatesInPlace(FedAvg):
 class DrawsOnServer(FedAvg):
     def init_server(self, context: Any) -> Any:
         return {"weights": context.initial.map(torch.rand_like)}
-
-
-class ImportsInside(FedAvg):
-    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
-        import random
-
-        return {"weights": up["weights"] * random.random()}
 
 
 class ReturnsWeights(FedAvg):
@@ -181,7 +172,6 @@ class SendsNoise(FedAvg):
 SERVER_MISTAKES = [
     (AggregatesInPlace, "aggregate", "server['weights']['head.bias'] (round 0)"),
     (DrawsOnServer, "init_server", "PyTorch's global generator"),
-    (ImportsInside, "aggregate", "Python's global generator"),
     (ReturnsWeights, "aggregate", "a state is a dict"),
     (SendsNoise, "download", "Python's global generator"),
 ]
@@ -194,20 +184,6 @@ def test_a_mistake_on_the_server_is_refused(method: Any, call: str, word: str) -
     with refused(BadCode, f"{method.__name__}.{call}") as caught:
         federate(method(), DATA, TINY, 2)
     assert word in str(caught.value)
-
-
-class ScoresWithMemory(FedAvg):
-    def __init__(self) -> None:
-        """Without an ``__init__`` of its own it could not write to itself at all."""
-
-    async def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
-        self.scored = len(x)
-        return await super().scores(client, state, down, x)
-
-
-def test_scores_must_not_remember(tmp_path: Path) -> None:
-    with refused(BadCode, "ScoresWithMemory.scores"):
-        small(tmp_path / "run", method=ScoresWithMemory(), engine=Inline()).run()
 
 
 # ---- names that nobody calls
@@ -287,7 +263,7 @@ def test_a_generator_of_ones_own_is_none_of_it() -> None:
 
 def test_an_attribute_that_comes_or_goes_is_a_change() -> None:
     """Also one that is None; what begins with an underscore is the author's."""
-    method = Remembers()
+    method = Mistaken(None)
     method._own = 1
     for change in (
         lambda: setattr(method, "last", None),
@@ -298,7 +274,7 @@ def test_an_attribute_that_comes_or_goes_is_a_change() -> None:
         method._own += 1
         watching.check()
         change()
-        with refused(BadCode, "Remembers.local_update"):
+        with refused(BadCode, "Mistaken.local_update"):
             watching.check()
 
 

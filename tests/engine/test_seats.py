@@ -16,7 +16,7 @@ from rayfl import Callback, Inline, Ray, Training, load_models, resumed
 from rayfl.data import FederatedData
 from rayfl.engine.session import BadUpdate
 from rayfl.engine.travel import Download
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import BadCode
 from rayfl.methods import Facts, FedAvg, Method, TopK
 from rayfl.methods.fedamp import FedAMP
 from rayfl.methods.fedbabu import FedBABU
@@ -449,24 +449,6 @@ def test_clients_of_an_unseen_domain_receive_what_there_is(method: Method) -> No
     run = federate(method, FederatedData(ragged().dataset, ragged().clients, unseen=1), TINY, [[0, 1, 2]])
     scores = run.worker.unseen(0, run.server.download([3]), [3], run.worker.state_for_new_clients([0, 1, 2]))
     assert scores["unseen"].keys() == {3}
-
-
-def test_a_wrapper_that_finds_nothing_to_change_says_so() -> None:
-    class Elsewhere(FedAvg):
-        def uploads(self, context: Any) -> Mapping[str, Reduction]:
-            return {"models": Gather()}
-
-        async def local_update(
-            self, client: Client, state: State, down: State
-        ) -> tuple[dict[str, Any], State]:
-            up, state = await super().local_update(client, state, down)
-            return {"models": up["weights"]}, state
-
-        def aggregate(self, server: State, up: Mapping[str, Any], cohort: Any) -> State:
-            return server
-
-    with refused(Conflict, "method.of"):
-        federate(TopK(of=Elsewhere()), DATA, cohorts=1)
 
 
 def test_dropout_is_the_same_on_both_sides_of_a_difference() -> None:

@@ -1,7 +1,5 @@
 """A worker, and a session in one process: whose work counts, and what is kept of it."""
 
-import ctypes
-import multiprocessing
 import pickle
 import signal
 from dataclasses import replace
@@ -12,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from rayfl import Training
 from rayfl.data import ClientData, FederatedData
@@ -26,7 +23,6 @@ from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Missing
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import Cohort, Ditto, FedAvg, Local
-from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.sums import combine
@@ -388,41 +384,6 @@ def test_a_worker_prepares_its_gpu(precision: Any, monkeypatch: pytest.MonkeyPat
     with refused(Missing, "engine.device"):
         Worker(replace(made, engine=replace(made.engine, device="cuda", deterministic=True)), data())
     assert given == [(True, precision == "tf32")]
-
-
-GLIBC = hasattr(ctypes.CDLL(None), "mallinfo2")
-
-
-def wide(shape: tuple[int, int, int], classes: int) -> SplitNet:
-    """A net with a layer of 72 x 66,000 numbers: 38 MB in float64."""
-    return SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(72, 66_000)), nn.Linear(66_000, classes))
-
-
-def blocks_given_back() -> int:
-    """Return how many allocations of 40 MB of a worker glibc maps, and so gives back when freed."""
-
-    class Usage(ctypes.Structure):
-        _fields_ = [
-            ("arena and ordinary blocks", 3 * ctypes.c_size_t),
-            ("mapped", ctypes.c_size_t),
-            ("sizes", 6 * ctypes.c_size_t),
-        ]
-
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = Usage
-    worker = Worker(plan(net=f"{__name__}.wide"), data())
-    worker.train(0, Download({}, {}), [])  # only those that train keep it
-    before = mallinfo().mapped
-    tensors = [torch.empty(40 * 2**20, dtype=torch.uint8) for _ in range(3)]
-    mapped = int(mallinfo().mapped - before)
-    del worker, tensors  # alive until here
-    return mapped
-
-
-@pytest.mark.skipif(not GLIBC, reason="only glibc can be told to keep what is freed")
-def test_freed_memory_is_kept_where_a_layer_is_large() -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
-        assert pool.apply(blocks_given_back) == 0
 
 
 @pytest.mark.parametrize(("more", "kept"), [(0, 0), (-1, 1)])

@@ -1,21 +1,18 @@
 """Training with the nets' arithmetic in bfloat16."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from rayfl import Inline, Training
-from rayfl.methods import FedBN
+from rayfl.methods import FedAvg
 from rayfl.testing.checks import TINY
 from rayfl.training import Net
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from tests.support.federations import bytes_of_run, small
+from tests.support.by_hand import ragged, start
 from tests.support.nets import close, make_client, make_clients, make_images, only, same_bits, smooth_split
-from tests.support.workers import pretend
 
 LOW = {"precision": "bfloat16", "epochs": 2, "momentum": 0.5}
 
@@ -101,11 +98,6 @@ def test_only_nets_compute_in_it() -> None:
     difference = (plain(w, x) - low(w, x)).abs().max().item()
     assert 1e-5 < difference < 0.02
     assert make_clients(plain, [3], precision="bfloat16")[0]._training.dtype == torch.float32
-
-
-def test_the_bytes_are_the_same_on_two_workers(tmp_path: Path) -> None:
-    training = Training(lr=0.05, batch_size=20, precision="bfloat16")
-    settings: Any = {"method": FedBN(), "net": TINY, "training": training, "rounds": 1}
-    for name, engine in (("one", Inline()), ("two", pretend(count=2))):
-        small(tmp_path / name, engine=engine, **settings).run()
-    assert bytes_of_run(tmp_path / "one") == bytes_of_run(tmp_path / "two")
+    for precision in ("float32", "bfloat16"):
+        worker = start(FedAvg(), ragged(), TINY, precision=precision).worker
+        assert worker.net._bfloat16 == (precision == "bfloat16")

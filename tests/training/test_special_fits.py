@@ -200,39 +200,32 @@ def test_totals_over_what_is_not_there_are_refused() -> None:
 
 
 class ByValidation(FedAvg):
-    """FedAvg that keeps its validation loss before training, and may say that it needs the data."""
+    """FedAvg that sums over validation data, which it may say that it needs, and may do without."""
 
-    facts = Facts(validation="needed")
+    says: bool = True
     asks: bool = True
 
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        return Facts(validation="needed" if self.says else "unused")
+
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        net = client.net.eval
-        loss: Any = None
         if self.asks or client.val_samples:
-            loss = await client.total(
-                lambda w, batch, extra: net(w, batch.x).sum(), down["weights"], split="val"
-            )
-        up, _ = await super().local_update(client, state, down)
-        return up, {"loss": loss}
-
-
-class Careful(ByValidation):
-    """One that does without where there are none."""
-
-    facts = Facts()
+            await client.total(lambda w, batch, extra: batch.x.sum(), down["weights"], split="val")
+        return await super().local_update(client, state, down)
 
 
 def test_a_run_without_the_validation_data_of_its_method_is_refused(tmp_path: Path) -> None:
-    plain = Synthetic(train=200, test=40)
-    split = Synthetic(train=200, test=40, val_fraction=0.2)
+    plain, split = (Synthetic(train=200, test=40, val_fraction=part) for part in (0, 0.2))
     settings: dict[str, Any] = {"clients": 4, "rounds": 1, "net": TINY}
     with refused(Conflict, "client 0"):
         small(tmp_path / "none", method=ByValidation(), data=plain, **settings).run()
     assert not (tmp_path / "none").exists()
     assert small(tmp_path / "all", method=ByValidation(), data=split, **settings).run().complete
-    assert small(tmp_path / "some", method=Careful(asks=False), data=plain, **settings).run().complete
+    without = ByValidation(says=False, asks=False)
+    assert small(tmp_path / "some", method=without, data=plain, **settings).run().complete
     with refused(BadCode, "client.total"):
-        small(tmp_path / "late", method=Careful(), data=plain, **settings).run()
+        small(tmp_path / "late", method=ByValidation(says=False), data=plain, **settings).run()
 
 
 @EXECUTIONS
