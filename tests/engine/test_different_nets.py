@@ -7,17 +7,16 @@ import pytest
 import torch
 
 import rayfl.training.stacked
-from rayfl import Training, UserError, resumed
+from rayfl import Training, UserError
 from rayfl.data import IID, Synthetic
 from rayfl.errors import Conflict
-from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local, Method
+from rayfl.methods import METHODS, FedAvg, FedProto, Local, Method
 from rayfl.nets import CNN, CNNB, FedAvgCNN, LeNet
 from rayfl.settings.description import dump_config
 from rayfl.testing.checks import TINY, TINY_WIDE
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import bytes_of_run, federation_from, small
 from tests.support.refusals import refused
-from tests.support.workers import pretend
 
 DATA = ragged()
 NETS = [TINY, TINY_WIDE]
@@ -71,16 +70,6 @@ def test_a_list_of_nets_is_recorded_and_made_again(tmp_path: Path) -> None:
     assert dump_config(again) == (tmp_path / "run" / "config.yaml").read_text()
     assert federation_from(["--net", "[LeNet, CNN]"]).net == [LeNet(), CNN()]
     assert federation_from(["--net", "LeNet"]).net == LeNet()
-
-
-def test_the_same_bytes_on_two_workers_and_after_a_stop(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": DCPFL(), "net": NETS, "checkpoint_every": 1}
-    mixed(tmp_path / "whole", rounds=2, **settings).run()
-    mixed(tmp_path / "two", rounds=2, engine=pretend(count=2), **settings).run()
-    mixed(tmp_path / "half", rounds=1, **settings).run()
-    resumed(tmp_path / "half", {"rounds": 2}).run()
-    for name in ("two", "half"):
-        assert bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "whole")
 
 
 # ---- what is refused, before anything starts

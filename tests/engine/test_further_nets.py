@@ -8,16 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl import Training, UserError, load_models, resumed
+from rayfl import Training, UserError, load_models
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.methods import FedAvg, TopK
 from rayfl.nets import CNNB, Architecture
 from rayfl.testing.checks import TINY, TINY_WIDE
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
-from tests.support.workers import pretend
 
 
 class Mutual(FedAvg):
@@ -112,17 +111,6 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     assert again.meme == CNNB()
     found = load_models(tmp_path / "run")
     assert set(found.views) == {"personal", "global"}
-
-
-def test_the_same_bytes_on_two_workers_and_after_a_resume(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": TopK(of=Mutual(meme=TINY_WIDE)), "net": TINY, "clients": 6}
-    settings["checkpoint_every"] = 1
-    small(tmp_path / "one", **settings, rounds=2).run()
-    small(tmp_path / "two", **settings, rounds=2, engine=pretend(count=2)).run()
-    small(tmp_path / "split", **settings, rounds=1).run()
-    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
-    for name in ("two", "split"):
-        assert bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "one")
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,10 @@ def test_what_is_chosen_automatically_always_fits(nodes, clients, gpus):
     ("nodes", "options", "arithmetic"),
     [
         (
-            [node(2)],
-            {"actors": 3, "cpus": 1.0},
-            "there is room for 2 of 3 actors with 1 CPU and 0 GPUs each, which take 3 CPUs and 0 GPUs in all "
-            "(node 1: 2 CPUs and 0 GPUs, room for 2)",
-        ),
-        (
             [node(8, 2)],
             {"actors": 3, "gpus": 0.6},
-            "room for 2 of 3 actors with 1 CPU and 0.6 GPUs each, which take 3 CPUs and 1.8 GPUs in all "
-            "(node 1: 8 CPUs and 2 GPUs",
+            "there is room for 2 of 3 actors with 1 CPU and 0.6 GPUs each, which take 3 CPUs and 1.8 GPUs in "
+            "all (node 1: 8 CPUs and 2 GPUs, room for 2)",
         ),
         ([node(8)], {"gpus": 0.25}, "with 1 CPU and 0.25 GPUs each"),
     ],

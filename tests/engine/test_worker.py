@@ -4,7 +4,6 @@ import pickle
 import signal
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,6 @@ from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Missing
 from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import Cohort, Ditto, FedAvg, Local
-from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.sums import combine
 from tests.support.nets import close, make_dataset, same_bits
@@ -316,31 +314,6 @@ def test_clients_without_steps_are_not_in_the_cohort() -> None:
     with session:
         session.train(0, [(0, 1)])
         assert list(map(facts, here.server.method._seen)) == [((0, 1), (12, 17), 4, 0, sum(SIZES[:4]))]
-
-
-def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:
-    """Of those too that have trained rounds ago, or before the run was resumed."""
-    clients_data = tuple(
-        ClientData(np.arange(k, k + 2), np.arange(0), np.arange(190, 200)) for k in range(0, 80, 2)
-    )
-    many = FederatedData(make_dataset(), clients_data)
-    found: Manifest | None = None
-    for cohorts in ([(0, 20), (39,), (3,), (21,)], [(1,), (0, 2)]):
-        session, here = opened(plan(), many)
-        with session:
-            session.restore(tmp_path, found)
-            start = found.round if found else 0
-            for round, cohort in enumerate(cohorts, start):
-                session.train(round, [cohort])
-                if round % 2:
-                    session.save(tmp_path, round + 1, {}, {})
-            found, _ = Checkpoints(tmp_path).newest_intact()
-            assert found is not None
-            kept: dict[int, Any] = {}
-            for name in found.clients.values():
-                kept |= Checkpoints(tmp_path).read(name)
-            assert same_bits(kept, dict(sorted(here.worker.states.items())))
-    assert list(kept) == [0, 1, 2, 3, 20, 21, 39]
 
 
 def test_the_models_of_a_session_are_those_that_it_scores() -> None:

@@ -11,7 +11,7 @@ from rayfl.errors import BadValue
 from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.loop import run_loop
-from rayfl.training.noise import step_keys, uniform
+from rayfl.training.noise import step_keys
 from rayfl.training.schedules import Exponential
 from tests.support.nets import (
     CLASSES,
@@ -221,23 +221,25 @@ def test_random_weights_belong_to_the_client_alone():
 
 
 def test_noise_belongs_to_client_round_stream_and_step():
-    net = smooth_net()
+    """And that of totals is another one."""
+    net, seen = smooth_net(), []
 
-    def draws(client, stream=0):
-        seen = []
+    def loss(w, batch, extra):
+        seen.append(batch.key.item())
+        return client.loss(w, batch)
 
-        def loss(w, batch, extra):
-            seen.append(uniform(batch.key, (4,)).tolist())
-            return client.loss(w, batch)
+    def key_of(stream=0, **facts):
+        other = make_client(net, **facts)
+        return other.fit(other.initial, other.loss, stream=stream).key
 
-        run(client.fit(client.initial, loss, stream=stream))
-        return seen
-
-    first = draws(make_client(net))
-    assert draws(make_client(net)) == first
-    others = [make_client(net, id=1), make_client(net, round=1), make_client(net, seed=6)]
-    rows = [*first, *draws(make_client(net), 1), *(row for other in others for row in draws(other))]
-    assert len({tuple(row) for row in rows}) == len(rows)
+    client = make_client(net)
+    fit = client.fit(client.initial, loss, stream=0)
+    run(fit)
+    assert seen == step_keys(fit.key, 3).tolist()
+    assert key_of() == fit.key
+    others = [key_of(1), key_of(id=1), key_of(round=1), key_of(seed=6)]
+    total = client.total(client.loss, client.initial).key
+    assert len({fit.key, total, *others}) == 6
 
 
 # ---- the update
@@ -375,15 +377,6 @@ def test_a_total_is_the_sum_over_the_training_data():
     for c in range(3):
         total = client.total(lambda w, batch, _: net.eval.features(w, batch.x).sum(0), before, of_class=c)
         assert close(run(total), z[y == c].sum(0), 1e-10)
-
-
-def test_totals_and_fits_share_no_noise():
-    client = make_client(smooth_net())
-    total = client.total(lambda w, batch, extra: uniform(batch.key, (4,)), client.initial)
-    for stream in range(4):
-        fit = client.fit(client.initial, client.loss, stream=stream)
-        shared = {*step_keys(total.key, 9).tolist()} & {*step_keys(fit.key, 9).tolist()}
-        assert not shared
 
 
 def test_fits_and_totals_of_a_method_in_turn():
