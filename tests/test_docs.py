@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,8 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -166,16 +169,20 @@ def short(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", [p for p in HOW_TO if p.stem != "gpu"], ids=lambda page: page.stem)
 def test_how_to_pages_run(page, few_digits, tmp_path, monkeypatch):
-    """All code and the commands that need no data of the reader's, in the order of the page."""
+    """All code, tests too, and the commands that need no data of the reader's, in the order of the page."""
     if page.stem == "metric":
         pytest.importorskip("torchmetrics")
     put_modules(page, tmp_path, monkeypatch)
     for language, title, code in in_order(page):
         if language == "python" and not title:
-            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+            found = {"__name__": page.stem}
+            exec(compile(code, str(page), "exec"), found)
+            for name in [name for name in found if name.startswith("test_")]:
+                found[name]()
         for words in commands_of(code) if language in ("", "console") else ():
             text = " ".join(words)
             reads = re.search(r"RUN|DATA|--data\.(root|train|x) [a-z\[]", text)  # files of the reader's
+            words += ["--engine", "Inline"] if "fedavgm.FedAvgM" in words else []
             runs = words[0] in ("report", "figure", "data", "export") or "Inline" in words
             if runs and not reads and "resnet" not in text:
                 assert rayfl(short(words)) == 0, text
@@ -221,6 +228,36 @@ def test_the_tutorial_prints_what_it_says(few_digits, capsys):
                 assert masked(line) in said | {""}, f"{command} does not print {line!r}, but {said}"
     for _, code in blocks(page, "python"):
         exec(compile(code, "tutorial.md", "exec"), {})
+
+
+# ---- notebooks; test_notebooks.py runs them in a kernel
+
+
+def values_of(notebook: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Run the cells of a notebook as a module, and return the value of each one's last line."""
+    cells = json.loads((ROOT / "docs" / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
+    monkeypatch.setitem(sys.modules, notebook, module := ModuleType(notebook))
+    found, namespace = [], vars(module)
+    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        body = ast.parse(source).body
+        last = body.pop().value if isinstance(body[-1], ast.Expr) else ast.parse("None").body[0].value
+        exec(compile(ast.Module(body, []), notebook, "exec"), namespace)
+        found.append(eval(compile(ast.Expression(last), notebook, "eval"), namespace))
+    return found
+
+
+def test_the_notebook_of_a_first_federation_runs(few_digits, monkeypatch):
+    *_, longer, _, (predicted, labels) = values_of("first_federation", monkeypatch)
+    assert longer.complete
+    assert len(predicted) == len(labels) == 5
+
+
+def test_the_notebook_of_ones_own_method_says_what_is_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _, fedavg, _, others, _ = values_of("own_method", monkeypatch)
+    assert fedavg < 0.7
+    assert min(others.values()) > 0.8
+    assert capsys.readouterr().out == "method.share is 1.5: it must be at least 0 and at most 1\n"
 
 
 # ---- the audit

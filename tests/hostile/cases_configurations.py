@@ -74,6 +74,7 @@ BAD: dict[str, tuple[str, type[UserError], str]] = {
     "NUL in a path": ('output: "a\\0b"', BadValue, "output"),
     "a cell without row and column": ("cell: {table: a}", Missing, "cell.row"),
     "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", BadValue, "cell.table"),
+    "a list for options of training": ("training: [1]", BadValue, "training"),
     "a file for training that is missing": ("training: x.yaml", Missing, "x.yaml"),
     "a file for training that is this one": ("training: c.yaml", Unknown, "training.training"),
     "a folder for training": ("training: .", Missing, "."),

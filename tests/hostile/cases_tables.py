@@ -49,6 +49,7 @@ BAD: dict[str, tuple[str, str, type[UserError], str]] = {
     "no columns": ("columns:\n", "columns: {}\nbase: {}\nx:\n", Damaged, "t.yaml"),
     "another key": ("table: tiny", "table: tiny\nnope: 1", Unknown, "nope"),
     "a table without a name": ("table: tiny", "table:", BadValue, "table"),
+    "a table of 300 characters": ("table: tiny", f"table: {'a' * 300}", BadValue, "table"),
     "a table of dots": ("table: tiny", "table: ..", BadValue, "table"),
     "a table that is a list": ("table: tiny", "table: [a]", BadValue, "table"),
     "a title that is a mapping": ("table: tiny", "table: tiny\ntitle: {a: b}", BadValue, "title"),
