@@ -54,16 +54,13 @@ def test_a_run_inside_a_running_event_loop(tmp_path: Path) -> None:
 
 
 def test_result_has_tidy_tables(tmp_path: Path) -> None:
-    result = small(tmp_path / "run").run()
+    result = small(tmp_path / "run", rounds=2).run()
     assert result.complete
     assert set(result.clients["part"]) == {"val", "test"}
     assert set(result.clients["view"]) == {"personal", "global"}
     timed = json.loads((tmp_path / "run" / "engine.jsonl").read_text().splitlines()[0])
     assert 0 < timed["train_seconds"] < timed["seconds"]
-    last = result.clients.query("round == 3 and part == 'test' and view == 'personal'")
-    assert len(last) == 12
-    assert last["accuracy"].mean() == pytest.approx(result.accuracy)
-    assert len(result.rounds) == 4
+    assert (len(result.clients.query("round == 1 and part == 'test'")), len(result.rounds)) == (2 * 12, 2)
 
 
 def test_evaluation_can_be_rarer_or_off(tmp_path: Path) -> None:
@@ -170,10 +167,10 @@ def test_runs_of_one_second_have_folders_of_their_own(
     """Each has its folder from the start, though it writes nothing before its data are there."""
     monkeypatch.chdir(tmp_path)
     found: list[Path] = []
-    federate = Synthetic.federate
 
     def meanwhile(self: Synthetic, clients: int, seed: int) -> FederatedData:
-        monkeypatch.setattr(Synthetic, "federate", federate)
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
         found.append(anywhere().run().folder)
         return self.federate(clients, seed)
 
@@ -256,8 +253,8 @@ class AllPoisoned(FedAvg):
 
 def test_a_cohort_in_which_all_failed_changes_nothing(tmp_path: Path) -> None:
     result = small(tmp_path / "run", method=AllPoisoned(), on_bad_update="drop", rounds=2).run()
-    accuracies = result.clients.query("part == 'test' and view == 'global'").groupby("round")["correct"].sum()
-    assert accuracies.nunique() == 1
+    right = result.clients.query("part == 'test' and view == 'global'").groupby("round")["correct"].sum()
+    assert right.nunique() == 1
     assert result.rounds["dropped"].tolist() == [6, 6]
 
 

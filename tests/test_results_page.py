@@ -321,93 +321,90 @@ def ordered(values: dict[str, float]) -> list[str]:
     return sorted(values, key=lambda name: -values[name])
 
 
-def test_what_fedco2_t3_says_of_orders():
-    """Sentences such as "FedPer is ahead of Fed-CO2 with each seed"."""
-    for column in pages.FEDCO2_T3:
-        headline, last = ({r: seeds_of("fedco2_t3", r, column, c) for r in pages.T3_SEEDS} for c in BOTH)
-        ahead = differences(last["Fed-CO2"], last["FedPer"])
-        behind = differences(headline["FedPer"], headline["Fed-CO2"])
-        assert mean(ahead) > 0
-        assert mean(behind) > 0
-        if column == PATHOLOGICAL:
-            assert min(behind) > 0
-            assert [each > 0 for each in ahead] == [True, False, True]
-            assert all(mean(each["FedBN"]) < mean(each["SingleSet"]) for each in (last, headline))
-            assert last["FedBN"][0] > last["SingleSet"][0]
-            assert paper("fedco2_t3", "FedBN", column) > paper("fedco2_t3", "SingleSet", column)
-        else:
-            assert 0 < ahead[0] < 0.1
-            assert [each > 0 for each in behind] == [True, False, True]
-    shown = ordered({row: value("fedco2_t3", row, DIRICHLET, "last_k") for row in pages.FEDCO2_T3[DIRICHLET]})
-    beside = ordered({row: paper("fedco2_t3", row, DIRICHLET) for row in shown})
-    for first, second in (("FedPer", "FedBN"), ("FedRoD", "FedBN"), ("FedProx", "FedAvg")):
-        assert shown.index(first) < shown.index(second)
-        assert beside.index(first) > beside.index(second)
+FIVE, THREE = "FDSE Ditto FedBN FedAvg Local", range(3)
+PARTS = {**dict.fromkeys(pages.FDSE_T3, "fdse_t3"), "A B C": "fdse_t1"}
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "choice", "seeds", "order"),
+    [
+        ("fedco2_t3", DIRICHLET, "last_k", [0], "FedPer FedRoD FedBN SingleSet FedProx FedAvg MOON"),
+        ("fedco2_t3", DIRICHLET, "printed", [], "FedBN FedPer FedRoD SingleSet FedAvg FedProx MOON"),
+        ("fedco2_t3", PATHOLOGICAL, "last_k", [0], "FedBN SingleSet"),
+        ("fedco2_t3", PATHOLOGICAL, "headline", THREE, "FedPer Fed-CO2 SingleSet FedBN"),
+        ("fedco2_t3", PATHOLOGICAL, "last_k", THREE, "Fed-CO2 FedPer SingleSet FedBN"),
+        ("fedco2_t3", PATHOLOGICAL, "printed", [], "Fed-CO2 FedBN SingleSet FedPer"),
+        ("fdse_t1", OFFICE, "headline", [2], "FDSE Ditto FedBN FedHEAL FedAvg FedFA PartialFed"),
+        ("fdse_t1", OFFICE, "last", [2], "Ditto FedBN FedAvg FDSE PartialFed"),
+        ("fdse_t1", OFFICE, "last_k", [2], "Ditto FedBN FDSE FedAvg PartialFed"),
+        ("fdse_t1", OFFICE, "headline", pages.FDSE_SEEDS, "FDSE FedBN Ditto FedAvg Local"),
+        ("fdse_t1", OFFICE, "last_k", pages.FDSE_SEEDS, "FDSE FedBN Ditto FedAvg Local"),
+        ("fdse_t1", OFFICE, "last", pages.FDSE_SEEDS, "FedBN Local FedAvg Ditto FDSE"),
+        ("fdse_t1", f"{OFFICE} ALL", "printed", [], FIVE),
+        ("fedios_t1", FEDIOS, "headline", THREE, "FediOS Ditto FedAvg Local FedRoD MOON"),
+        ("fedios_t1", FEDIOS, "headline", [0], "FediOS Local Ditto FedAvg MOON FedRoD"),
+        ("fedios_t1", FEDIOS, "headline", [2], "FediOS FedRoD FedAvg Ditto Local MOON"),
+        ("fedios_t1", FEDIOS, "printed", [], "FediOS Ditto FedRoD Local FedAvg MOON"),
+        ("dcpfl_t1", DCPFL, "last", [0], "Local-T FedGH FedAvg FML"),
+        ("dcpfl_t1", DCPFL, "printed", [], "DC-PFL FedGH FedAvg Local-T FML"),
+        ("dcpfl_fifth", DCPFL, "headline", THREE, "DC-PFL FedAvg Local-T FML FedGH"),
+    ],
+)
+def test_what_pages_say_of_orders_without_numbers(table, column, choice, seeds, order):
+    """Sentences such as "FDSE has the highest mean and Local the lowest by both choices of rounds"."""
+    rows = order.split()
+    if choice == "printed":
+        assert ordered({row: paper(table, row, column) for row in rows}) == rows
+    else:
+        assert ordered({row: mean(seeds_of(table, row, column, choice, seeds)) for row in rows}) == rows
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "choice", "first", "second", "signs"),
+    [
+        ("fedco2_t3", PATHOLOGICAL, "headline", "FedPer", "Fed-CO2", "+++"),
+        ("fedco2_t3", PATHOLOGICAL, "last_k", "Fed-CO2", "FedPer", "+-+"),
+        ("fedco2_t3", DIRICHLET, "headline", "FedPer", "Fed-CO2", "+-+"),
+        ("fdse_t1", OFFICE, "headline", "FDSE", "Ditto", "+++"),
+        ("fdse_t1", OFFICE, "headline", "FDSE", "FedAvg", "+++"),
+        ("fdse_t1", OFFICE, "headline", "FDSE", "Local", "+++"),
+        ("fdse_t1", OFFICE, "headline", "FDSE", "FedBN", "+-+"),
+        *(("fedios_t1", FEDIOS, "headline", "FediOS", row, "+++") for row in ("Ditto", "FedRoD", "Local")),
+        ("dcpfl_fifth", DCPFL, "headline", "DC-PFL", "FML", "+-+"),
+    ],
+)
+def test_what_pages_say_of_each_seed(table, column, choice, first, second, signs):
+    seeds = pages.FDSE_SEEDS if table == "fdse_t1" else THREE
+    ahead = differences(*(seeds_of(table, row, column, choice, seeds) for row in (first, second)))
+    assert "".join("+" if each > 0 else "-" for each in ahead) == signs
+    assert mean(ahead) > 0
+
+
+def test_what_else_pages_say_without_numbers():
     for row in ("Fed-CO2", "FedPer"):
         own = run(pages.LONG, row, DIRICHLET)
         assert own.completed == setting("fedco2/t3.yaml", row, DIRICHLET, "rounds")
         assert own.after(300) == run("fedco2_t3", row, DIRICHLET).value("last"), "the same run"
-
-
-def test_what_fdse_t1_says_of_orders():
-    printed_order = ["FDSE", "Ditto", "FedBN", "FedAvg", "Local"]
-    for choice in ("headline", "last", "last_k"):
-        own = {row: seeds_of("fdse_t1", row, OFFICE, choice, pages.FDSE_SEEDS) for row in printed_order}
-        one = {row: value("fdse_t1", row, OFFICE, choice) for row in pages.FDSE_T1}
-        order = ordered({row: mean(each) for row, each in own.items()})
-        assert ([row for row in ordered(one) if row in printed_order[:4]] == printed_order[:4]) == (
-            choice == "headline"
-        )
-        if choice == "last":
-            assert order[-1] == "FDSE"
-        else:
-            assert (order[0], order[-1], ordered(one)[-1]) == ("FDSE", "Local", "PartialFed")
-        if choice == "headline":
-            wins = {row: sum(by > 0 for by in differences(own["FDSE"], own[row])) for row in order[1:]}
-            assert wins == {"Ditto": 3, "FedBN": 2, "FedAvg": 3, "Local": 3}
-    assert len({max(own, key=lambda row: own[row][k]) for k in range(3)}) > 1
-    assert ordered({row: paper("fdse_t1", row, f"{OFFICE} ALL") for row in own}) == printed_order
     five, fifty = (100 * run(f"fdse_local_{n}", "Local", OFFICE, 2).value("headline") for n in (5, 50))
     assert five < paper("fdse_t1", "Local", f"{OFFICE} ALL") < fifty
-    parts = {row: ("fdse_t3", row) for row in pages.FDSE_T3} | {"A B C": ("fdse_t1", "FDSE")}
-    headline, last = (
-        {r: seeds_of(*of, OFFICE, c, pages.FDSE_SEEDS) for r, of in parts.items()} for c in BOTH
-    )
-    means = {row: mean(each) for row, each in headline.items()}
-    first, *others = ordered(means)
-    assert first == "A B C"
-    spread = means[others[0]] - means[others[-1]]
-    assert sum((mean_and_std(headline[row])[1] or 0) > spread for row in pages.FDSE_T3) == 3
-    orders = [ordered({row: each[k] for row, each in last.items()}) for k in range(3)]
-    assert sorted(order[0] == "B" for order in orders) == [False, True, True]
-    assert {order[-1] for order in orders} == {"A B"}
-
-
-def test_what_other_pages_say_of_orders():
-    assert (
-        run("fedios_t7", "w/o L_re", FEDIOS).summary["views"]
-        == run("fedios_t1", "FediOS", FEDIOS).summary["views"]
-    )
-    three = [row for row in pages.FEDIOS_SEEDS if pages.FEDIOS_ROWS[row] == "fedios_t1"]
-    each = {row: seeds_of("fedios_t1", row, FEDIOS) for row in three}
-    shown = ordered({row: mean(values) for row, values in each.items()})
-    there = ordered({row: paper("fedios_t1", row, FEDIOS) for row in three})
-    assert (*shown[:2], shown[-1]) == (*there[:2], there[-1]) == ("FediOS", "Ditto", "MOON")
-    rivals = [row for row in three if row != "FediOS"]
-    assert min(each["FediOS"]) > max(max(each[row]) for row in rivals)
-    assert min(rivals, key=lambda row: each[row][0]) == "FedRoD"
+    for choice, best, last in (("headline", "A B C", "A B"), ("last_k", "B", "A B")):
+        each = {
+            r: seeds_of(t, "FDSE" if r == "A B C" else r, OFFICE, choice, pages.FDSE_SEEDS)
+            for r, t in PARTS.items()
+        }
+        order = ordered({row: mean(values) for row, values in each.items()})
+        assert (order[0], order[-1]) == (best, last)
+    views = [
+        run(table, row, FEDIOS).summary["views"]
+        for table, row in (("fedios_t7", "w/o L_re"), ("fedios_t1", "FediOS"))
+    ]
+    assert views[0] == views[1]
     assert value("fedios_bases", "FedGH", FEDIOS) > value("fedios_t1", "FediOS", FEDIOS)
-    right = {row: 5.95 * value("dcpfl_t1", row, DCPFL, "last", average="pooled") for row in pages.DCPFL_ROWS}
-    assert list(right.values()) == pytest.approx([512, 502, 499, 510, 512, 512, 518]), "of 595 images"
+    right = [5.95 * value("dcpfl_t1", row, DCPFL, "last", average="pooled") for row in pages.DCPFL_ROWS]
+    assert right == pytest.approx([512, 502, 499, 510, 512, 512, 518]), "of 595 images"
     for choice, images in (("best_val", 12), ("last_k", 7)):
         own, other = (value("dcpfl_t1", r, DCPFL, choice, average="pooled") for r in ("DC-PFL", "Local-T"))
-        assert f"{5.95 * (own - other):.0f}" == str(images)
-    in_paper = ordered(
-        {row: paper("dcpfl_t1", row, DCPFL) for row in pages.DCPFL_ROWS if "DC-PFL" not in row}
-    )
-    assert (in_paper[0], in_paper[-1], ordered(right)[-1]) == ("FedGH", "FML", "FML")
-    fifth = {row: mean(seeds_of("dcpfl_fifth", row, DCPFL)) for row in pages.DCPFL_ROWS}
-    assert ordered(fifth)[0] == "DC-PFL"
+        assert round(5.95 * (own - other)) == images
     rounds = {row: own.completed for row, (own, _) in pages.feddbe_runs().items()}
     assert rounds == dict.fromkeys(pages.PFLLIB_ROWS, 200) | {"FedBABU": 150, "FedDBE": 150}
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, Ray, run
+from rayfl import Inline, Ray
 from rayfl.data import IID, TEST, TRAIN, VAL, ArrayFiles, Arrays, ByUser
 from rayfl.data.readers.tables import column
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Shortage
@@ -321,27 +321,10 @@ def test_the_record_names_the_columns(tmp_path: Path, caplog, chosen):
     assert partition["shape"] == [len(used)]
 
 
-class Array2D(pa.ExtensionType):
-    """A type as Hugging Face's library has it."""
-
-    value_type = "float32"
-
-    def __init__(self):
-        super().__init__(pa.list_(pa.list_(pa.float32())), "tests.array2d")
-
-    def __arrow_ext_serialize__(self):
-        return b""
-
-    @classmethod
-    def __arrow_ext_deserialize__(cls, storage_type, serialized):
-        return cls()
-
-
 def test_columns_of_foreign_types_are_refused():
-    storage = pa.array([[[1.0, 2.0]]], pa.list_(pa.list_(pa.float32())))
-    values = pa.chunked_array([pa.ExtensionArray.from_storage(Array2D(), storage)])
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((3, 2, 2), np.float32))
     with refused(BadData, "t.parquet") as caught:
-        column("t.parquet", "x", values)
+        column("t.parquet", "x", pa.chunked_array([tensors]))
     assert "column 'x' holds extension" in str(caught.value)
 
 
@@ -369,11 +352,3 @@ def test_other_columns_and_files_are_bad_data_and_not_damaged(tmp_path: Path, ta
         pq.write_table(pa.table(table), tmp_path / name)
     with refused(BadData, place):
         ArrayFiles(train=str(tmp_path / name)).load()
-
-
-def test_files_from_the_command_line(tmp_path: Path):
-    saved(tmp_path, "npz")
-    options = f"--data ArrayFiles --data.root {tmp_path} --data.train train.npz --data.test test.npz"
-    command = f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --loggers []"
-    assert run.main([*command.split(), "--output", f"{tmp_path}/run", "--quiet", "true"]) == 0
-    assert run.main(["--resume", f"{tmp_path}/run", "--rounds", "2", "--quiet", "true"]) == 0

@@ -23,7 +23,6 @@ from rayfl.data import (
     Synthetic,
 )
 from rayfl.errors import BadCode, BadData, Conflict
-from rayfl.randomness import numpy_generator
 from tests.support.federations import small
 from tests.support.refusals import refused
 
@@ -215,20 +214,6 @@ def test_classes_get_validation_samples_by_largest_remainders():
     found = Uneven(val_fraction=0.25).federate(1, 0)
     assert found.label_matrix("val").tolist() == [[2, 2, 1 + 2]]
     assert {38, 39} < {*found.clients[0].val.tolist()}
-
-
-def test_partition_and_validation_have_their_own_streams(monkeypatch):
-    """Partition and validation splits are drawn from streams of their own."""
-    named = []
-
-    def kept(*name):
-        named.append(name)
-        return numpy_generator(*name)
-
-    monkeypatch.setattr("rayfl.data.base.numpy_generator", kept)
-    Tiny(val_fraction=0.2).federate(3, 7)
-    assert len(named) == len(set(named)) == 4
-    assert {seed for seed, *_ in named} == {7}
 
 
 def test_every_client_draws_its_own_validation_part():

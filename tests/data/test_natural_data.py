@@ -5,14 +5,10 @@ import json
 import numpy as np
 from sklearn.datasets import load_digits
 
-from rayfl import Federation, Inline, Ray
 from rayfl.data import TEST, TRAIN, LEAFFiles, WriterDigits
 from rayfl.data.sets.leaf_files import CHARACTERS, encoded
 from rayfl.data.sets.writer_digits import STARTS
 from rayfl.errors import Conflict
-from rayfl.methods import FedAvg
-from rayfl.nets import MLP
-from tests.support.federations import bytes_of_run
 from tests.support.refusals import refused
 
 # --- WriterDigits
@@ -44,13 +40,6 @@ def test_rows_of_a_form():
     for client in WriterDigits().federate(14, 0).clients:
         assert sorted(dataset.labels[client.train]) == list(range(10))
         assert client.train.max() < client.test.min()
-
-
-def test_actors_give_what_one_process_gives(tmp_path, kept_actors):
-    settings = {"data": WriterDigits(), "net": MLP(hidden=(32,)), "rounds": 1, "quiet": True}
-    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        Federation(method=FedAvg(), **settings, engine=engine, output=str(tmp_path / name)).run()
-    assert bytes_of_run(tmp_path / "inline", settings=False) == bytes_of_run(tmp_path / "ray", settings=False)
 
 
 # --- LEAFFiles

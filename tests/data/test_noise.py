@@ -96,6 +96,9 @@ def test_noise_is_recorded_and_refused(root, monkeypatch):
     assert without.dataset.inputs.dtype == np.uint8
     with refused(Conflict, "data.noise"):
         noise_levels(5.0, 1)
+    held = ClientData(np.array([0]), np.array([], int), np.array([], int))
+    with refused(Conflict, "data.noise"):  # images of two clients
+        with_noise(FederatedData(make_dataset([3], [0]), (held, held)), 10.0, 0)
     monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 4 * 240 * 3072 - 1.0)
     with refused(Shortage):  # images of 224 pixels would need 36 GB
         federated(root, noise=20.0)

@@ -8,8 +8,7 @@ import pytest
 
 from rayfl.data import ClientData, FederatedData, FromFile, Partition, PerClientDirichlet, Synthetic
 from rayfl.data.partitions.partition import check_samples
-from rayfl.data.sets.cifar import with_noise
-from rayfl.errors import BadCode, Conflict, Damaged
+from rayfl.errors import BadCode, Damaged
 from tests.support.datasets import make_dataset
 from tests.support.refusals import refused
 
@@ -23,17 +22,20 @@ TESTED = [client([0, 1], [2, 4]), client([3], [4], val=[5])]
 ALL = [client([0, 1], [2, 4]), client([3, 1], [4], val=[0])]
 
 
+TWICE = "is there twice"
+
+
 @pytest.mark.parametrize(
     ("clients", "shares", "message"),
     [
         (ONCE, {"none", "test", "all"}, ""),
-        (TESTED, {"test", "all"}, "is there twice"),
-        (ALL, {"all"}, "is there twice"),
-        ([client([0, 0], [2])], set(), "is there twice"),
-        ([client([0], [2, 2])], set(), "is there twice"),
-        ([client([0], val=[0])], set(), "is there twice"),
-        ([client([0], [1]), client([1], [2])], set(), "is there twice"),  # tested on what another trains on
-        ([client([0], [1]), client([2], val=[1])], set(), "is there twice"),
+        (TESTED, {"test", "all"}, TWICE),
+        (ALL, {"all"}, TWICE),
+        ([client([0, 0], [2])], set(), TWICE),
+        ([client([0], [2, 2])], set(), TWICE),
+        ([client([0], val=[0])], set(), TWICE),
+        ([client([0], [1]), client([1], [2])], set(), TWICE),  # tested on what another trains on
+        ([client([0], [1]), client([2], val=[1])], set(), TWICE),
         ([client([0], [6])], set(), "samples are 0 to 6"),
         ([client([-1], [2])], set(), "samples are -1 to 2"),
     ],
@@ -101,8 +103,3 @@ def test_samples_that_clients_share_are_counted():
     assert told in found.table().splitlines()
     assert told in found.describe()["remarks"]
     assert data.federate(1, 0).remarks == []
-
-
-def test_noise_of_a_client_needs_images_of_its_own():
-    with refused(Conflict, "data.noise"):
-        with_noise(FederatedData(make_dataset([3, 3], [0, 0]), ALL), 10.0, 0)

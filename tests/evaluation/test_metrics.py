@@ -15,7 +15,6 @@ from rayfl.evaluation.metrics import (
     summarise,
 )
 from rayfl.record.history import History, Population, round_totals
-from tests.support.records import partition, record
 
 DEFAULT = evaluation.Default()
 
@@ -217,15 +216,13 @@ def test_what_fedco2_prints_of_cifar():
     assert found["domains"]["ink"] == pytest.approx({"clients": 2, "accuracy": 21 / 40, "std": 3 / 40})
 
 
-@pytest.mark.parametrize(
-    ("protocol", "view"), [(evaluation.FDSE, "personal"), (evaluation.FDSEGlobal, "global")]
-)
-def test_what_fdse_prints(protocol, view):
+@pytest.mark.parametrize("protocol", [evaluation.FDSE, evaluation.FDSEGlobal])
+def test_what_fdse_prints(protocol):
     """FDSE prints all and avg of the round best on weighted validation data."""
-    point = protocol().point
+    where = {"point": protocol().point, "view": protocol().view, "cohort": [0, 1, 2]}
     records = [
-        line(0, [10, 4, 30], [9, 3, 9], point=point, view=view, cohort=[0, 1, 2]),  # weighted .54, mean .7
-        line(1, [5, 20, 15], [4, 8, 4], point=point, view=view, cohort=[0, 1, 2]),  # weighted .64, mean .53
+        line(0, [10, 4, 30], [9, 3, 9], **where),  # weighted .54, mean .7
+        line(1, [5, 20, 15], [4, 8, 4], **where),  # weighted .64, mean .53
     ]
     found = summary(papers(), records, protocol())["headline"]
     assert found["rounds"] == [1]
@@ -236,14 +233,6 @@ def test_what_fdse_prints(protocol, view):
     assert plain["rounds"] == [0]
     weighted = summary(papers(), records, protocol(average="weighted"))["headline"]
     assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
-
-
-def test_a_view_may_have_no_loss_at_all():
-    made = line(0, [5, 5])
-    made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"] = None
-    scores = History.build(people([10, 10]), [made]).scores["after_aggregation", "personal", "test"]
-    assert np.isnan(scores.loss).tolist() == [[True, True]]
-    np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
 
 
 def test_totals_of_a_run():
@@ -284,14 +273,6 @@ def test_patience_counts_rounds_not_evaluations():
     assert not summary(people([10]), records[:3], evaluation.Default(patience=3), rounds=9)["early"]
 
 
-def test_patience_does_not_wait_for_clients_that_do_not_count():
-    protocol = evaluation.Default(trained_only=True, patience=1)
-    validation = Validation(people([10, 10]), protocol)
-    first = validation.accuracy(line(0, [5, 5], [8, 1], cohort=[0]))
-    second = validation.accuracy(line(1, [5, 5], [8, 2], cohort=[1]))
-    assert (first, second) == (pytest.approx(0.8), pytest.approx(0.5))
-
-
 def test_a_client_whose_update_was_dropped_has_not_trained():
     """In the scores as they come, and in those of the whole history."""
     words = evaluation.Default(choose="best_val", trained_only=True)
@@ -309,13 +290,17 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
 
 
 @pytest.mark.parametrize(("given", "loss"), [([0.5, None], [0.5, np.nan]), (None, [np.nan, np.nan])])
-def test_validation_losses_that_are_not_finite(given, loss):
+def test_losses_that_are_not_finite(given, loss):
     """They are null in a round's record, one by one or as a whole."""
     made = line(0, [5, 5], [8, 2])
-    made["evaluation"]["after_aggregation"]["personal"]["val"]["loss"] = given
+    for part in ("test", "val"):
+        made["evaluation"]["after_aggregation"]["personal"][part]["loss"] = given
     correct, found = Validation(people([10, 10]), evaluation.Default()).scores(made)
     assert (correct.tolist(), found.dtype) == ([8.0, 2.0], np.float64)
     np.testing.assert_array_equal(found, loss)
+    scores = History.build(people([10, 10]), [made]).scores["after_aggregation", "personal", "test"]
+    np.testing.assert_array_equal(scores.loss, [loss])
+    np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
 
 
 def test_new_clients_count_though_they_never_train():
@@ -328,24 +313,22 @@ def test_new_clients_count_though_they_never_train():
     assert (found["accuracy"], found["clients"]) == (pytest.approx(0.7), 1)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        ("mean_clients", (1 + 2 + 4) / 3),
-        ("pooled", (1 * 10 + 2 * 30 + 4 * 20) / 60),
-        ("weighted", (1 * 100 + 2 * 300 + 4 * 50) / 450),
-    ],
-)
-def test_mean_losses_by_hand(how, expected):
+def test_mean_losses_by_hand():
     """Client 3 has no samples and client 4 no loss; in the second evaluation nobody has."""
     population = people([10, 30, 20, 0, 5], train=[100, 300, 50, 70, 90])
     loss = np.array([[1.0, 2.0, 4.0, 9.0, math.nan], [math.nan] * 5])
-    found = mean_loss(loss, population.samples["test"], population, how)
-    assert found[0] == pytest.approx(expected)
-    assert math.isnan(found[1])
-    scored, protocol = np.array([1, 1, 1, math.nan, math.nan]), evaluation.Default(choose_by=how)
-    assert measure(scored, loss[0], population, "test", protocol, "loss") == pytest.approx(expected)
-    assert measure(np.ones(5), loss[0], population, "test", protocol, "loss") is None  # client 4 diverged
+    scored = np.array([1, 1, 1, math.nan, math.nan])
+    for how, expected in (
+        ("mean_clients", (1 + 2 + 4) / 3),
+        ("pooled", (1 * 10 + 2 * 30 + 4 * 20) / 60),
+        ("weighted", (1 * 100 + 2 * 300 + 4 * 50) / 450),
+    ):
+        found, protocol = mean_loss(loss, population.samples["test"], population, how), evaluation.Default
+        assert found[0] == pytest.approx(expected)
+        assert math.isnan(found[1])
+        asked = (population, "test", protocol(choose_by=how), "loss")
+        assert measure(scored, loss[0], *asked) == pytest.approx(expected)
+        assert measure(np.ones(5), loss[0], *asked) is None  # client 4 diverged
 
 
 def test_the_loss_of_a_round_is_weighed_by_samples():
@@ -354,12 +337,7 @@ def test_the_loss_of_a_round_is_weighed_by_samples():
     assert found.pop("loss") == pytest.approx(1.75)
     assert found == {"round": 3, "cohort": 2, "dropped": 0, "up": 20, "down": 42}
     assert round_accuracy(made, people([10, 10]), DEFAULT) == pytest.approx(0.65)
-
-
-def test_a_round_without_an_evaluation_has_no_accuracy():
-    split = partition(4)
-    made = record(0, split, evaluate=False)
-    assert round_accuracy(made, Population.from_partition(split), DEFAULT) is None
+    assert round_accuracy(made | {"evaluation": {}}, people([10, 10]), DEFAULT) is None
 
 
 def test_a_history_without_rounds_has_an_empty_summary():

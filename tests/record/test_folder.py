@@ -15,17 +15,8 @@ from hypothesis import strategies as st
 
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
-from rayfl.record.folder import (
-    KIND_FILES,
-    RunFolder,
-    _line,
-    check_folder_kind,
-    check_is,
-    check_unused,
-    describe_environment,
-    read_environment,
-    sources_digest,
-)
+from rayfl.record import folder as records
+from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.history import read_history, read_lines
 from rayfl.running.result import finish_records
 from rayfl.settings.description import changes_experiment, config_of
@@ -79,18 +70,18 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["table", "sweep"])
 def test_a_folder_of_another_kind(tmp_path, kind):
     """A folder holds a run, a table or a sweep; nothing is put into a run folder."""
-    (tmp_path / KIND_FILES[kind][0]).write_text("{}")
+    (tmp_path / records.KIND_FILES[kind][0]).write_text("{}")
     with refused(InUse, tmp_path):
         check_unused(tmp_path)
     RunFolder.create(tmp_path / "cell", "rounds: 1\n")  # as tables and sweeps do
     for wanted in ("table", "sweep"):
         with refused(InUse, "cell"):
-            check_folder_kind(tmp_path / "cell", wanted)
+            records.check_folder_kind(tmp_path / "cell", wanted)
         with refused(InUse, "cell/a/b"):
-            check_folder_kind(tmp_path / "cell" / "a" / "b", wanted)
+            records.check_folder_kind(tmp_path / "cell" / "a" / "b", wanted)
     with refused(InUse, "cell/run"):
         check_unused(tmp_path / "cell" / "run")
-    check_folder_kind(tmp_path, kind)
+    records.check_folder_kind(tmp_path, kind)
 
 
 def test_a_folder_without_a_configuration_is_free(tmp_path):
@@ -131,7 +122,7 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     assert "RAYFL_TEST_SECRET" not in text
     (tmp_path / "run" / "environment.json").write_text("[")
     with refused(Damaged, "run/environment.json"):
-        read_environment(tmp_path / "run")
+        records.read_environment(tmp_path / "run")
 
 
 def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, monkeypatch):
@@ -141,7 +132,7 @@ def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, mo
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert describe_environment()["git_commit"] is None
+    assert records.describe_environment()["git_commit"] is None
     git("init", "--quiet")
     git("commit", "--quiet", "--allow-empty", "--message", "first")
     commit = git("rev-parse", "HEAD").stdout.strip()
@@ -150,10 +141,10 @@ def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, mo
     hook.chmod(0o755)
     with (tmp_path / ".git" / "config").open("a") as config:
         config.write(f"[core]\n\tfsmonitor = {hook}\n\tpager = {hook}\n\thooksPath = {tmp_path}\n")
-    assert describe_environment()["git_commit"] == commit
+    assert records.describe_environment()["git_commit"] == commit
     assert not (tmp_path / "ran").exists()
     monkeypatch.setenv("PATH", str(tmp_path))  # without git
-    assert describe_environment()["git_commit"] is None
+    assert records.describe_environment()["git_commit"] is None
 
 
 def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
@@ -191,7 +182,7 @@ json_values = st.recursive(
 @settings(max_examples=25)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_record_is_one_line_and_reads_back_as_it_was(content):
-    text, _ = _line(content)
+    text, _ = records._line(content)
     assert "\n" not in text
     assert json.loads(text) == content
 
@@ -285,7 +276,7 @@ def test_the_parquet_table_is_the_table_of_the_result(folder):
     result = finish_records(folder)
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": sources_digest()}
+    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": records.sources_digest()}
     assert summary == result.summary
 
 
@@ -296,7 +287,7 @@ def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b/c.py", ""), ("b/c.pyc", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-        found.append(sources_digest.__wrapped__())
+        found.append(records.sources_digest.__wrapped__())
     assert len(set(found)) == 3
     assert found[2] == found[3]
 
@@ -305,6 +296,6 @@ def test_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "first", rounds=1)
     for path in (tmp_path / "nowhere", run / "config.yaml", tmp_path / "runs"):
         with refused(Missing, path) as caught:
-            check_is(path, "run", "config.yaml")
+            records.check_is(path, "run", "config.yaml")
         assert str(caught.value) == f"{path} is not a run folder: it has no config.yaml"
-    check_is(run, "run")
+    records.check_is(run, "run")

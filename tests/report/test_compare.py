@@ -7,17 +7,8 @@ from rich.console import Console
 from rayfl import evaluation
 from rayfl.errors import Unknown
 from rayfl.methods import METHODS
-from rayfl.report.compare import (
-    BY_VALIDATION,
-    caption,
-    comparison,
-    data_warnings,
-    group_records,
-    group_runs,
-    headline_tests,
-    labels,
-    short_labels,
-)
+from rayfl.report import compare
+from rayfl.report.compare import comparison, group_records, group_runs, labels, short_labels
 from rayfl.report.summary import sentences
 from rayfl.report.text import mean_and_std, percent
 from rayfl.running.result import Result
@@ -97,13 +88,16 @@ def test_what_reports_warn_of_in_data(tmp_path):
     )
     third.config["data"]["init_args"]["verify"] = second.config["data"]["init_args"]["verify"] = False
     reduced = "reduced data: ink has 60 of 600 published images"
-    assert data_warnings(first) == [reduced, "without the domains stone"]
-    assert data_warnings(second) == [], "nothing is published that could be verified"
-    assert data_warnings(third) == [*data_warnings(first), "data not verified (data.verify=false)"]
+    assert compare.data_warnings(first) == [reduced, "without the domains stone"]
+    assert compare.data_warnings(second) == [], "nothing is published that could be verified"
+    assert compare.data_warnings(third) == [
+        *compare.data_warnings(first),
+        "data not verified (data.verify=false)",
+    ]
     (old,) = load(tmp_path / "old", {})
-    assert data_warnings(old) == []
+    assert compare.data_warnings(old) == []
     old.config["data"]["init_args"]["verify"] = False
-    assert data_warnings(old) == ["data not verified (data.verify=false)"]
+    assert compare.data_warnings(old) == ["data not verified (data.verify=false)"]
     text = [line.strip() for line in rows(group_runs([first, third]))]
     assert f"All rows: {reduced}." in text
     assert "FedBN: data not verified (data.verify=false)." in text
@@ -126,7 +120,9 @@ def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
     (rounds,) = (column for column in columns if column.header == "rounds")
     assert list(rounds.cells) == ["10", "10", "2 to 5 of 10", "2 to 5 of 10"]
     assert short_labels(groups)[3].endswith(", 2 to 5 rounds only")
-    assert "Bold: the best of the complete rows on the same data; underlined: the second." in caption(groups)
+    assert "Bold: the best of the complete rows on the same data; underlined: the second." in compare.caption(
+        groups
+    )
 
 
 def test_by_groups_by_these_keys_alone(tmp_path):
@@ -172,9 +168,9 @@ def test_methods_that_train_on_validation_data_are_marked(tmp_path):
     assert ["‡" in str(text) for text in column.cells] == [True, True, False, False]
     assert [len(record["warnings"]) for record in group_records(groups)] == [1, 1, 0, 0]
     runs[1].config["method"]["init_args"]["mode"] = "no_bn"
-    assert data_warnings(runs[1]) == []
+    assert compare.data_warnings(runs[1]) == []
     known = {name for name, cls in METHODS.items() if cls().facts.validation != "unused"}
-    assert {f"rayfl.methods.{name}" for name in known} == BY_VALIDATION.keys()
+    assert {f"rayfl.methods.{name}" for name in known} == compare.BY_VALIDATION.keys()
 
 
 def test_labels_hold_what_tells_groups_apart(tmp_path):
@@ -273,17 +269,17 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
     assert [text.style for text in column.cells] == ["bold", "", "underline", "", ""]
     assert [str(text).endswith("*") for text in column.cells] == [False, True, True, False, False]
-    found = headline_tests(groups)
+    found = compare.headline_tests(groups)
     assert [(d.reference, d.row, d.seeds) for d in found] == [
         ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
     ]
-    text = " ".join(caption(groups))
+    text = " ".join(compare.caption(groups))
     assert "paired t-test over seeds" in text
     assert "Holm's correction for 2 tests" in text
-    assert "Not tested: " in " ".join(caption(group_runs([runs[0], runs[3]])))
-    assert headline_tests(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
+    assert "Not tested: " in " ".join(compare.caption(group_runs([runs[0], runs[3]])))
+    assert compare.headline_tests(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
     others = load(tmp_path / "other", *[{"seed": seed, "mu": 0.5} for seed in range(3)])
-    assert headline_tests(group_runs([*runs[:6], *others])) == [], "there are two of them"
+    assert compare.headline_tests(group_runs([*runs[:6], *others])) == [], "there are two of them"
 
 
 def test_rounds_and_bytes_until_a_target(tmp_path):

@@ -1,9 +1,9 @@
 """Tables as files: what every format holds, and that no name is more than text there."""
 
 import csv
+import html
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,22 +15,6 @@ from tests.support.refusals import refused
 
 NASTY = r"<script>alert(1)</script> & 100% $x_1^2$ {\input{x}} a|b **c** [d](e) ~ #1 " '"'
 NOTES = ["± is over seeds & runs.", "Bold: the best."]
-
-
-class Reader(HTMLParser):
-    """Collects the tags of a page, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +53,13 @@ def test_markdown(folder):
 
 
 def test_html(folder):
-    page = Reader((folder / "table.html").read_text())
-    assert {"script", "link", "img"}.isdisjoint(page.tags)
-    assert page.tags.count("tr") == 6
-    assert (page.tags.count("b"), page.tags.count("u")) == (1, 1)
-    assert page.text.count(NASTY) == 4, "in titles, a heading and a cell"
-    assert "long" * 40 in page.text, "nothing is cut"
+    page = (folder / "table.html").read_text()
+    tags, text = re.findall("<([a-z]+)", page), html.unescape(re.sub("<[^>]*>", "", page))
+    assert {"script", "link", "img"}.isdisjoint(tags)
+    assert tags.count("tr") == 6
+    assert (tags.count("b"), tags.count("u")) == (1, 1)
+    assert text.count(NASTY) == 4, "in titles, a heading and a cell"
+    assert "long" * 40 in text, "nothing is cut"
 
 
 def test_latex(folder):

@@ -351,11 +351,10 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert report.main([str(tmp_path / "runs"), "--against", "fedco2", "t1"]) == 0
     said = capsys.readouterr().out
     assert "Fed-CO2 (Cai et al., NeurIPS 2023), Table 1" in said
-    lines = [line for line in said.splitlines() if line.lstrip().startswith("WebCam")]
-    assert len(lines) == 2
-    assert "90.50 ± 2.30" in lines[0]
-    assert "with rounds=10" in lines[0]
-    assert "96.60 ± 1.50" in lines[1]
+    first, second = [line for line in said.splitlines() if line.lstrip().startswith("WebCam")]
+    assert "90.50 ± 2.30" in first
+    assert "with rounds=10" in first
+    assert "96.60 ± 1.50" in second
     assert "Printed ±: standard deviation over 5 runs." in said
 
 

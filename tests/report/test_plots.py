@@ -6,24 +6,10 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
+from rayfl.report import plots
 from rayfl.report.compare import group_runs
 from rayfl.report.look import Look
-from rayfl.report.plots import (
-    ALL,
-    check_panels,
-    chosen_value,
-    domains_of,
-    draw_labels,
-    draw_radar,
-    draw_rounds,
-    panel_curve,
-    progress_table,
-    roughness,
-    rounds_to,
-    scored_panels,
-    series_of,
-    sweep_series,
-)
+from rayfl.report.plots import ALL, panel_curve, series_of, sweep_series
 from rayfl.running.result import Result
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
@@ -57,35 +43,39 @@ def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
 
 def test_the_chosen_value_is_the_headline(tmp_path):
     made = run(tmp_path / "run", protocol=evaluation.FedCO2Feature())
-    assert chosen_value(made, ALL) == pytest.approx(100 * made.accuracy)
+    assert plots.chosen_value(made, ALL) == pytest.approx(100 * made.accuracy)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
-    assert chosen_value(made, "ink") == pytest.approx(100 * made.clients.query(query)["accuracy"].mean())
-    assert math.isnan(chosen_value(made, "paint"))
+    assert plots.chosen_value(made, "ink") == pytest.approx(
+        100 * made.clients.query(query)["accuracy"].mean()
+    )
+    assert math.isnan(plots.chosen_value(made, "paint"))
     without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
     with refused(Missing, "without"):
-        chosen_value(without, ALL)
+        plots.chosen_value(without, ALL)
 
 
 def test_progress_by_hand():
     rounds, accuracy = np.array([1, 2, 3, 4]), np.array([10.0, 30.0, 20.0, 40.0])
-    assert rounds_to(rounds, accuracy, 25.0) == 2
-    assert rounds_to(rounds, accuracy, 40.0) == 4
-    assert rounds_to(rounds, accuracy, 41.0) is None
-    assert rounds_to(np.array([1, 2]), 100 * np.array([0.57, 0.6]), 57.0) == 1  # 56.99999999999999
-    assert roughness(accuracy) == pytest.approx(math.sqrt((10**2 + 20**2 + 10**2) / 2))  # of 20, -10, 20
-    assert math.isnan(roughness(accuracy[:2]))
+    assert plots.rounds_to(rounds, accuracy, 25.0) == 2
+    assert plots.rounds_to(rounds, accuracy, 40.0) == 4
+    assert plots.rounds_to(rounds, accuracy, 41.0) is None
+    assert plots.rounds_to(np.array([1, 2]), 100 * np.array([0.57, 0.6]), 57.0) == 1  # 56.99999999999999
+    assert plots.roughness(accuracy) == pytest.approx(
+        math.sqrt((10**2 + 20**2 + 10**2) / 2)
+    )  # of 20, -10, 20
+    assert math.isnan(plots.roughness(accuracy[:2]))
 
 
 def test_progress_is_printed_per_panel(tmp_path):
     runs = [run(tmp_path / str(seed), seed=seed, rounds=10) for seed in range(2)]
     series = series_of(group_runs(runs))
-    table = progress_table(series, ["ink", ALL], target=101.0)
+    table = plots.progress_table(series, ["ink", ALL], target=101.0)
     assert str(table.title).startswith("Roughness of test accuracy: "), "also beside curves of the loss"
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
     assert cells[2] == cells[4] == ["not reached"]
-    expected = np.mean([roughness(panel_curve(r, ALL)[1]) for r in runs])
+    expected = np.mean([plots.roughness(panel_curve(r, ALL)[1]) for r in runs])
     assert cells[3] == [f"{expected:.2f}"]
 
 
@@ -123,11 +113,11 @@ def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
 
 def test_panels_are_domains(tmp_path):
     series = series_of(group_runs([run(tmp_path / "run")]))
-    assert domains_of(series) == ["ink", "print"]
-    assert check_panels([], series) == ["ink", "print"]
-    assert check_panels([ALL, "ink"], series) == [ALL, "ink"]
+    assert plots.domains_of(series) == ["ink", "print"]
+    assert plots.check_panels([], series) == ["ink", "print"]
+    assert plots.check_panels([ALL, "ink"], series) == [ALL, "ink"]
     with refused(Unknown, "panels"):
-        check_panels(["paint"], series)
+        plots.check_panels(["paint"], series)
 
 
 def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
@@ -175,25 +165,25 @@ def test_a_sweep_over_the_data_is_one_line(tmp_path):
 def test_a_radar_scales_every_axis_by_its_best(tmp_path):
     domains = ("ink", "print", "paint")
     runs = [run(tmp_path / m, method=m, level=x, domains=domains) for m, x in (("A", 0.9), ("B", 0.6))]
-    (ax,) = [a for a in draw_radar(series_of(group_runs(runs)), Look()).axes if a.get_visible()]
+    (ax,) = [a for a in plots.draw_radar(series_of(group_runs(runs)), Look()).axes if a.get_visible()]
     best, worse = (line.get_ydata() for line in ax.lines)
     assert best.tolist() == [1, 1, 1, 1]  # closed: the first again
-    expected = [chosen_value(runs[1], d) / chosen_value(runs[0], d) for d in domains]
+    expected = [plots.chosen_value(runs[1], d) / plots.chosen_value(runs[0], d) for d in domains]
     np.testing.assert_allclose(worse[:3], expected)
     with refused(BadData, "EmbeddedDigits"):
-        draw_radar(series_of(group_runs([run(tmp_path / "two")])), Look())
+        plots.draw_radar(series_of(group_runs([run(tmp_path / "two")])), Look())
 
 
 def test_labels_are_those_of_the_partition(tmp_path):
     made = run(tmp_path / "run", clients=2, rounds=1)
     with refused(Missing, "partition.json"):
-        draw_labels([made], Look())
+        plots.draw_labels([made], Look())
     path = made.folder / "partition.json"
     partition = json.loads(path.read_text())
     for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
         client |= {"labels": {"train": counts}, "train": sum(counts)}
     path.write_text(json.dumps(partition))
-    figure = draw_labels([made, made], Look())
+    figure = plots.draw_labels([made, made], Look())
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
     assert (len(figure.axes), len(figure.figure.axes)) == (1, 2)  # one panel, and its colour bar
 
@@ -205,9 +195,12 @@ def test_panels_show_the_runs_that_have_scores_there(tmp_path):
         population = made.history.population
         population.samples["test"][[domain == left_out for domain in population.domains]] = 0
     both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
-    assert scored_panels(["ink", "print"], both) == ["ink", "print"]
-    assert [len(ax.lines) for ax in draw_rounds(both, ["ink", "print"], "accuracy", Look()).axes] == [1, 1]
-    assert list(progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
-    assert scored_panels(["ink", "print", ALL], one) == ["print", ALL]
+    assert plots.scored_panels(["ink", "print"], both) == ["ink", "print"]
+    assert [len(ax.lines) for ax in plots.draw_rounds(both, ["ink", "print"], "accuracy", Look()).axes] == [
+        1,
+        1,
+    ]
+    assert list(plots.progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
+    assert plots.scored_panels(["ink", "print", ALL], one) == ["print", ALL]
     with refused(Missing, "panels"):
-        scored_panels(["ink"], one)
+        plots.scored_panels(["ink"], one)
