@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,9 @@ import pytest
 import yaml
 
 from rayfl import resumed
+from rayfl.callbacks import loggers
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.callbacks.loggers import (
-    LOGGERS,
-    Logger,
-    MLflow,
-    TensorBoard,
-    WandB,
-    check_loggers,
-    distributions,
-    scalars,
-)
+from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, TensorBoard, WandB
 from rayfl.errors import Missing
 from rayfl.running.result import Result
 from rayfl.settings.imports import is_installed
@@ -65,29 +57,22 @@ def test_distributions_by_hand(run: MadeUpRun) -> None:
     score = made["evaluation"]["after_aggregation"]["personal"]["test"]
     score["correct"] = [10, None, 11, None, 24, 5]
     score["f1"] = [0.5, None, 0.25, None, None, 1.0]
-    found = distributions(made, run.population)
+    found = loggers.distributions(made, run.population)
     assert found["train/loss"].tolist() == [0.5, 2.0]
     np.testing.assert_allclose(found[ACCURACY], [10 / 20, 11 / 22, 24 / 24, 5 / 25])
     assert found["f1/test/after_aggregation/personal"].tolist() == [0.5, 0.25, 1.0]
 
 
-def test_figures_that_are_no_numbers_are_left_out(run: MadeUpRun) -> None:
+def test_figures_and_losses_that_are_no_numbers_are_left_out(run: MadeUpRun) -> None:
     """Read again, those that were not finite are null."""
     made = record(0, partition(6))
-    for nothing in (None, float("nan")):
-        made["figures"] = {"one": nothing, "two": 3.0, "some": [1.0, nothing, 2.0], "none": [nothing]}
-        found = {tag: value for tag, value in scalars(made, run.population).items() if "figures" in tag}
-        ends = {"figures/some/mean": 1.5, "figures/some/min": 1.0, "figures/some/max": 2.0}
-        assert found == {"figures/two": 3.0} | ends
-
-
-def test_losses_that_are_not_finite_do_not_count(run: MadeUpRun) -> None:
-    made = record(0, partition(6))
-    found = []
     for nothing in (None, float("nan"), float("inf")):
         made["loss"] = [1.0, nothing, *[1.0] * (len(made["cohort"]) - 2)]
-        found.append(scalars(made, run.population)["train/loss"])
-    assert found == [1.0] * 3
+        made["figures"] = {"one": nothing, "two": 3.0, "some": [1.0, nothing, 2.0], "none": [nothing]}
+        found = loggers.scalars(made, run.population)
+        ends = {"figures/some/mean": 1.5, "figures/some/min": 1.0, "figures/some/max": 2.0}
+        assert {tag: found[tag] for tag in found if "figures" in tag} == {"figures/two": 3.0} | ends
+        assert found["train/loss"] == 1.0
 
 
 # ---- TensorBoard, MLflow, and Weights & Biases
@@ -162,7 +147,7 @@ def test_wandb_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyPa
     resume_twice(WandB, run)
     assert [step for _, step, _ in sent] == [0, 1, 2, 3]
     for (_, _, values), made in zip(sent, run.records(), strict=True):
-        assert values.items() >= scalars(made, run.population).items()
+        assert values.items() >= loggers.scalars(made, run.population).items()
         assert sum(values["train/loss/clients"].histogram) == len(made["loss"])
     (name,) = {name for name, _, _ in sent}
     # Two folders; the second of one second has a number after the name.
@@ -188,14 +173,9 @@ class Failing(Logger):
         raise OSError("not said")
 
 
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
-    with caplog.at_level(logging.WARNING, "rayfl"):
-        yield lambda: [entry.message for entry in caplog.records]
-
-
-def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnings: Any) -> None:
+def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     """Also a real one, of a damaged file; and a run is the same with loggers and without."""
+    caplog.set_level(logging.WARNING, "rayfl")
     monkeypatch.setitem(LOGGERS, "mlflow", Failing)
     monkeypatch.setattr("rayfl.callbacks.loggers.is_installed", lambda name: True)
 
@@ -206,13 +186,11 @@ def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnin
 
     federation = small(tmp_path / "run", rounds=2, loggers=["tensorboard", "mlflow"])
     assert federation.run([Damages()]).complete
-    first, second = sorted(warnings())
-    assert first == (
-        r"the logger failing has failed, and the run goes on without it: OSError: no \x1b such\ndisk"
-    )
-    assert second.startswith("the logger tensorboard has failed, and the run goes on without it: FileExists")
-    going_on = resumed(tmp_path / "run", {"rounds": 3, "loggers": []})
-    assert going_on.run().complete
+    first, second = sorted(entry.message for entry in caplog.records)
+    goes_on = "has failed, and the run goes on without it"
+    assert first == rf"the logger failing {goes_on}: OSError: no \x1b such\ndisk"
+    assert second.startswith(f"the logger tensorboard {goes_on}: FileExists")
+    assert resumed(tmp_path / "run", {"rounds": 3, "loggers": []}).run().complete
     small(tmp_path / "plain", rounds=3).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "plain")
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["loggers"] == []
@@ -225,7 +203,7 @@ def test_a_missing_package_is_named_before_a_run(tmp_path: Path, monkeypatch: py
             small(tmp_path / "run", loggers=["tensorboard", name]).run()
         assert f"pip install 'rayfl[{name}]'" in str(caught.value)
     assert not (tmp_path / "run").exists()
-    check_loggers(["tensorboard"])
+    loggers.check_loggers(["tensorboard"])
 
 
 def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,24 +25,28 @@ def console(**options):
     return Console(file=io.StringIO(), width=80, highlight=False, **options)
 
 
-def printed(made):
-    return made.file.getvalue()
-
-
-def progress(rounds, *records, start=0, **options):
-    """Tell a terminal of some rounds."""
-    shows, run = Progress(**options), MadeUpRun(rounds=rounds)
+def progress(rounds, *records, start=0, interval=0, **options):
+    """What a terminal shows that is told of some rounds."""
+    out = console(**options)
+    shows, run = Progress(interval=interval, console=out), MadeUpRun(rounds=rounds)
     assert not shows.start(run, start)
     for made in records:
         assert not shows.after_round(run, made)
     shows.end()
+    return out.file.getvalue()
+
+
+def table(folder, **more):
+    """What is printed of a run."""
+    out = console()
+    final_table(Result.load(folder).summary | more, out)
+    return out.file.getvalue()
 
 
 def test_plain_lines_when_not_a_terminal():
-    out = console()
     made = shown(1)
-    progress(12, shown(0, evaluate=False), made, shown(11, evaluate=False), interval=0, console=out)
-    first, second, last = printed(out).splitlines()
+    lines = progress(12, shown(0, evaluate=False), made, shown(11, evaluate=False))
+    first, second, last = lines.splitlines()
     assert first.startswith("round  1/12  cohort 3  loss 2.30")
     assert "accuracy" not in first
     assert "accuracy" in second
@@ -53,18 +57,13 @@ def test_plain_lines_when_not_a_terminal():
 
 def test_plain_lines_keep_their_distance():
     """But never miss the first and the last; a resumed run estimates from its own rounds."""
-    out = console()
-    progress(50, *(shown(round, evaluate=False) for round in range(50)), interval=1e9, console=out)
-    assert [line.split()[1] for line in printed(out).splitlines()] == ["1/50", "50/50"]
-    out = console()
-    progress(10, shown(8), start=8, interval=0, console=out)
-    assert "9/10" in printed(out)
+    lines = progress(50, *(shown(round, evaluate=False) for round in range(50)), interval=1e9)
+    assert [line.split()[1] for line in lines.splitlines()] == ["1/50", "50/50"]
+    assert "9/10" in progress(10, shown(8), start=8)
 
 
 def test_the_bar_of_a_terminal():
-    out = console(force_terminal=True, color_system=None)
-    progress(4, *map(shown, range(4)), console=out)
-    text = printed(out)
+    text = progress(4, *map(shown, range(4)), force_terminal=True, color_system=None)
     for part in ("round 4/4", "cohort 3", "loss 1.4", f"accuracy {accuracy(shown(3))} %", "ETA"):
         assert part in text
 
@@ -78,10 +77,8 @@ def test_without_a_console_everything_goes_to_standard_output(capsys):
 
 
 def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
-    summary = Result.load(write_run(tmp_path / "run", domains=("ink", "print", "photo"))).summary
-    out = console()
-    final_table(summary, out)
-    text = printed(out)
+    text = table(write_run(tmp_path / "run", domains=("ink", "print", "photo")))
+    summary = Result.load(tmp_path / "run").summary
     personal, shared = summary["views"]
     for entry in (personal, shared):
         for choice in ("last", "best_val", "last_k"):
@@ -92,35 +89,28 @@ def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
         assert row[:3] == [name, "2", percent(domain["mean"])]
     means = [d["mean"] for d in personal["last"]["domains"].values()]
     assert f"mean of domains             {percent(sum(means) / 3)}" in text
-    assert (
-        f"Protocol Default: {percent(summary['headline']['accuracy'])} %, personal, after aggregation" in text
-    )
+    headline = percent(summary["headline"]["accuracy"])
+    assert f"Protocol Default: {headline} %, personal, after aggregation" in text
     assert "…" not in text
 
 
 def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
-    out = console()
     run = write_run(tmp_path / "run", protocol=evaluation.FedCO2CIFAR(), rounds=20, eval_every=4)
-    final_table(Result.load(run).summary, out)
-    assert "last 20 " in printed(out), "the window is as long as the run"
-    assert "last 200" not in printed(out)
-    assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in printed(out)
+    text = table(run)
+    assert "last 20 " in text, "the window is as long as the run"
+    assert "last 200" not in text
+    assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in text
 
 
 def test_what_is_wrong_with_a_run_is_said(tmp_path):
-    summary = Result.load(write_run(tmp_path / "run", stop_after=4)).summary
-    out = console()
-    final_table(summary | {"dropped": 2, "not_finite": 3}, out)
-    text = printed(out)
+    run = write_run(tmp_path / "run", stop_after=4)
+    text = table(run, dropped=2, not_finite=3)
     assert "Dropped updates: 2" in text
     assert "Values that were NaN or infinite: 3" in text
     assert "Incomplete: 4 of 10 rounds." in text
-    out = console()
-    final_table(summary | {"early": True}, out)
-    assert "Ended early, by the protocol's patience: 4 of 10 rounds." in printed(out)
-    out = console()
-    final_table(Result.load(write_run(tmp_path / "none", stop_after=0)).summary, out)
-    assert printed(out).startswith("No evaluation took place.\nProtocol Default: n/a")
+    assert "Ended early, by the protocol's patience: 4 of 10 rounds." in table(run, early=True)
+    nothing = table(write_run(tmp_path / "none", stop_after=0))
+    assert nothing.startswith("No evaluation took place.\nProtocol Default: n/a")
 
 
 def test_texts_of_numbers():
@@ -131,10 +121,9 @@ def test_texts_of_numbers():
 
 def test_the_mean_of_the_last_evaluations_says_their_number(tmp_path):
     """And without validation data no round is the best by them."""
-    for rounds, shown, hidden in ((6, "last 3", "last 5"), (20, "last 5", "last 3")):
-        out = console()
-        final_table(Result.load(write_run(tmp_path / str(rounds), rounds=rounds, val=False)).summary, out)
-        assert shown in printed(out)
-        assert hidden not in printed(out)
-        (row,) = [line for line in printed(out).splitlines() if line.strip().startswith("personal ")]
+    for rounds, number, other in ((6, "last 3", "last 5"), (20, "last 5", "last 3")):
+        text = table(write_run(tmp_path / str(rounds), rounds=rounds, val=False))
+        assert number in text
+        assert other not in text
+        (row,) = [line for line in text.splitlines() if line.strip().startswith("personal ")]
         assert row.split()[-2] == "n/a"

@@ -32,20 +32,15 @@ def run(tmp_path_factory):
     return folder
 
 
-def lenet(channels: int) -> nn.Module:
-    """LeNet as somebody else would write it, with the names of the file."""
-    return nn.Sequential(
-        *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
-        *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
-    )
-
-
 def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     assert main(["export", str(run), "--client", "3", "--view", "global", "--output", str(path)]) == 0
     weights, models = load_file(path), load_models(run)
     x, _ = models.batch(3)
-    conv = lenet(x.shape[1])
+    conv = nn.Sequential(
+        *(nn.Conv2d(x.shape[1], 6, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+    )
     conv.load_state_dict({n.removeprefix("conv."): t for n, t in weights.items() if n.startswith("conv.")})
     z = conv(x)
     for layer in ("fc.0", "fc.2"):
@@ -88,7 +83,9 @@ def check_program(folder: Path) -> None:
         torch.testing.assert_close(program.module()(rows), scores, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_told_of_a_model(run, tmp_path, capsys):
+def test_what_is_told_of_a_model(run, tmp_path, monkeypatch, capsys):
+    """The data set is neither read nor made again."""
+    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("the data set was read"))
     assert main(["export", str(run), "--client", "all", "--view", "global", "--output", str(tmp_path)]) == 0
     told = [json.loads((tmp_path / f"client-{k}-global.safetensors.json").read_text()) for k in range(12)]
     cohort = json.loads((run / "metrics.jsonl").read_text())["cohort"]
@@ -109,30 +106,19 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
         (["--client", "0", "--view", "online"], "view is 'online': there are personal, global"),
         (["--client", "all", "--output", "x.safetensors"], "give a folder"),
         (["--client", "0", "--output", "x.pt2"], "--output x.pt2 is of the format torch"),
+        (["--client", "0", "--view", "global", "--output", "x.safetensors"], "Is a directory; choose"),
         (["--client", "one"], "client is 'one': it must be a whole number or 'all'"),
         ([], "required: --client"),
     ],
 )
-def test_what_cannot_leave(run, arguments, why, capsys):
+def test_what_cannot_leave(run, tmp_path, monkeypatch, arguments, why, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("x.safetensors").mkdir()
     assert main(["export", str(run), *arguments]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1
-
-
-def test_a_folder_in_the_place_of_a_file(run, tmp_path, capsys):
-    (path := tmp_path / "model.safetensors").mkdir()
-    assert main(["export", str(run), "--client", "0", "--view", "global", "--output", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be written: Is a directory; choose another --output" in said
-    assert said.count("\n") == 1
-    assert [*tmp_path.iterdir()] == [path]
-
-
-def test_without_the_data_set(run, tmp_path, monkeypatch, capsys):
-    """It is neither read nor made again."""
-    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("the data set was read"))
-    assert main(["export", str(run), "--client", "0", "--output", str(tmp_path / "out")]) == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["x.safetensors"]
 
 
 def test_a_damaged_record_of_the_division(run, tmp_path, capsys):

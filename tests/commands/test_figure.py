@@ -28,7 +28,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
     "options",
     [
-        ["rounds"],
+        ["rounds", "--target", "10"],
         ["rounds", "--quantity", "loss", "--panels", "ink,all", "--views", "personal,global"],
         ["sweep", "--over", "method.mu", "--panels", "ink,all"],
         ["bars", "--by", "method,method.mu", "--start", "5", "--size", "5,3", "--title", "All"],
@@ -44,6 +44,7 @@ def test_every_kind_is_drawn(tmp_path, capsys, runs, options):
     out, err = capsys.readouterr()
     assert err == ""
     assert out.splitlines()[-1] == str(path)
+    assert ("rounds until 10 % are reached" in out) == ("--target" in more)
     colours = {tuple(c) for c in (255 * imread(path)[..., :3]).round().astype(int).reshape(-1, 3)}
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the first two series
 
@@ -64,12 +65,6 @@ def test_the_labels_of_a_real_run(tmp_path):
     path = tmp_path / "labels.pdf"
     assert figure.main(["labels", str(tmp_path / "run"), "--save", str(path)]) == 0
     assert path.read_bytes().startswith(b"%PDF")
-
-
-def test_rounds_to_a_target_are_printed(tmp_path, capsys, runs):
-    arguments = ["rounds", f"{runs}/A/0.1-0", "--save", str(tmp_path / "x.png"), "--target", "10"]
-    assert figure.main(arguments) == 0
-    assert "rounds until 10 % are reached" in capsys.readouterr().out
 
 
 def test_runs_are_found_below_folders(runs):

@@ -1,9 +1,7 @@
 import csv
 import json
 import re
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -135,7 +133,7 @@ def test_the_columns_of_a_table_can_be_chosen(tmp_path, capsys):
     assert Path(files[1]).read_text().splitlines()[0].startswith("method,data,partition,")
 
 
-@pytest.mark.parametrize("width", [50, 120, 200])
+@pytest.mark.parametrize("width", [50, 200])
 def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, monkeypatch, width):
     """And no figure that is shown is cut; names of methods are."""
     for method in ("FedAvg", "FedBNOfAVeryLongNameThatNobodyCanRead" * 2):
@@ -177,11 +175,3 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, argu
     err = capsys.readouterr().err
     assert err.startswith("rayfl: error: ")
     assert err.count("\n") == 1
-
-
-def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("rayfl.report", run_name="__main__")
-    assert ended.value.code == 2
-    assert "is not a run folder" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 import sys
 from dataclasses import replace
-from math import pi
 
 import pytest
 import torch
@@ -49,30 +48,6 @@ def test_kernels_are_inner_products_of_gradients():
     same(tangent_kernel([net, own(net)], data), found["quarter"])
 
 
-def limits(x: Tensor) -> tuple[Tensor, Tensor]:
-    """V and G of infinitely many hidden units where every S_i is the identity.
-
-    With unit vectors u uniform on the sphere and an angle t between x_p and x_q, u is on the side of both
-    with probability (pi - t) / 2 pi, and
-    E[relu(u x_p) relu(u x_q)] = |x_p| |x_q| (sin t + (pi - t) cos t) / 2 pi d;
-    V's projection takes the latter away from x_p x_q times the former.
-    """
-    norms = x.norm(dim=1)
-    lengths = norms[:, None] * norms
-    t = torch.acos((x @ x.T / lengths).clamp(-1, 1))
-    g = lengths * (torch.sin(t) + (pi - t) * torch.cos(t)) / (2 * pi * x.shape[1])
-    return x @ x.T * (pi - t) / (2 * pi) - g, g
-
-
-def test_wide_nets_have_the_kernels_of_the_closed_form():
-    data, net = drawn(dimension=3, width=50_000, alpha=0.7)
-    data = replace(data, covariance=torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
-    v, g = limits(data.x)
-    scale = float(data.x.square().sum(1).max())
-    torch.testing.assert_close(ntk.direction_kernel(net, data, 0.7), v, rtol=0, atol=0.02 * scale)
-    torch.testing.assert_close(ntk.magnitude_kernel(net, data), g, rtol=0, atol=0.02 * scale)
-
-
 def test_both_projections_are_one_for_like_covariances():
     """Both projections are one where covariances are multiples of the identity."""
     data, net = drawn()
@@ -81,16 +56,6 @@ def test_both_projections_are_one_for_like_covariances():
     data, net = drawn()
     apart = ntk.direction_kernel(net, data, 1.5, "plain") - ntk.direction_kernel(net, data, 1.5, "s")
     assert apart.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(("seed", "clients", "samples"), [(0, 2, 1), (1, 2, 4), (2, 4, 3), (3, 3, 4)])
-def test_a_and_b_hold_and_the_quarter_is_half_of_b(seed, clients, samples):
-    data, net = drawn(clients, samples, seed=seed)
-    for found in ntk.kernels(net, data, 1.5).values():
-        low = {mix: ntk.smallest(kernel) for mix, kernel in found.items()}
-        assert ntk.at_least(low["off"], low["on"])
-        assert ntk.at_least(low["half"], low["on"])
-        assert low["quarter"] == pytest.approx(low["half"] / 2, abs=1e-12)
 
 
 def test_training_starts_in_the_direction_of_its_kernel():
@@ -126,19 +91,9 @@ def test_linear_training_by_hand():
     assert ntk.steps_to(torch.tensor([100.0, 2.0]), 0.01) is None
 
 
-def test_covariances_are_those_of_the_data():
-    data = ntk.draw_samples(2, 50_000, 3, "true")
-    sample = ntk.draw_samples(2, 50_000, 3, "sample")
-    same(data.x, sample.x)
-    torch.testing.assert_close(data.covariance, sample.covariance, rtol=0, atol=0.2)
-    assert (torch.linalg.eigvalsh(data.covariance) > 0.24).all()
-    mine = sample.x[sample.client == 1]
-    same(sample.covariance[1], mine.T @ mine / len(mine))
-
-
 def test_the_example_prints_and_draws(tmp_path, capsys, monkeypatch):
     picture = tmp_path / "new" / "ntk.png"
-    arguments = ["--save", str(picture), "--draws", "2", "--width", "200", "--steps", "30"]
+    arguments = ["--save", str(picture), "--draws", "2", "--width", "100", "--steps", "10"]
     monkeypatch.setattr(sys, "argv", ["ntk.py", *arguments])
     assert ntk.main() == 0
     out = capsys.readouterr().out

@@ -29,37 +29,21 @@ def spelled(classes):
     return "".join("?" if c == len(CHARACTERS) else CHARACTERS[c] for c in classes)
 
 
-def test_windows_are_of_the_text_and_never_cross_the_split():
-    """Every window and its label lie in the module, training ones in its first 80 %."""
-    data = StdlibText(length=20, stride=7, samples=10**6, modules=["csv", "bisect"])
-    dataset = data.load()
+@pytest.mark.parametrize(("options", "counts"), [({"stride": 7}, (None, None)), ({"samples": 40}, (40, 10))])
+def test_windows_are_of_the_text_and_never_cross_the_split(options, counts):
+    """Every window and its label lie in the module, training ones in its first 80 %; fewer are spread."""
+    dataset = StdlibText(**{"length": 20, "samples": 10**6, "modules": ["csv", "bisect"]} | options).load()
     assert dataset.inputs.dtype == np.int64
-    assert dataset.inputs.shape[1:] == (20,)
     assert dataset.user_names == ("csv", "bisect")
     for user, module in enumerate(dataset.user_names):
         text = source(module)
         cut = int(0.8 * len(text))
-        for origin, part in ((TRAIN, text[:cut]), (TEST, text[cut:])):
+        for origin, part, count in ((TRAIN, text[:cut], counts[0]), (TEST, text[cut:], counts[1])):
             mine = np.flatnonzero((dataset.users == user) & (dataset.origin == origin))
-            starts = range(0, len(part) - 20, 7)
-            assert len(mine) == len(starts)
-            for index, start in zip(mine[::50], starts[::50]):
-                assert spelled(dataset.inputs[index]) == part[start : start + 20]
-                assert spelled(dataset.labels[[index]]) == part[start + 20]
-            assert spelled(dataset.inputs[mine[-1]]) == part[starts[-1] : starts[-1] + 20]
-
-
-def test_samples_are_capped_and_spread():
-    dataset = StdlibText(length=5, samples=40, modules=["argparse"]).load()
-    text = source("argparse")
-    cut = int(0.8 * len(text))
-    for origin, part, count in ((TRAIN, text[:cut], 40), (TEST, text[cut:], 10)):
-        mine = np.flatnonzero(dataset.origin == origin)
-        assert len(mine) == count
-        gap = (len(part) - 5) / count
-        for k, index in enumerate(mine):
-            start = int(k * gap)
-            assert spelled(dataset.inputs[index]) == part[start : start + 5]
+            last = len(part) - 20
+            starts = [int(k * last / count) for k in range(count)] if count else range(0, last, 7)
+            windows = [part[start : start + 21] for start in starts]
+            assert [spelled([*dataset.inputs[k], dataset.labels[k]]) for k in mine] == windows
 
 
 def test_all_modules_and_a_client_per_module():
@@ -89,21 +73,14 @@ def test_impossible_texts_are_refused(options, kind, place):
 
 
 @pytest.mark.slow
-def test_sharing_helps_to_predict_text():
-    methods = (Local(), FedPer(), FedAvg())
-    alone, partly, together = (example.accuracy("modules", method) for method in methods)
-    assert alone > 0.3  # the space alone is a quarter of the text
+@pytest.mark.parametrize(("users", "least", "gain"), [("modules", 0.3, 0.07), ("writers", 0.75, 0.03)])
+def test_sharing_helps(users, least, gain):
+    """To predict text, of which the space alone is a quarter, and to read a few digits."""
+    methods = (Local(), FedAvg(), FedPer() if users == "modules" else Ditto())
+    alone, together, partly = (example.accuracy(users, method) for method in methods)
+    assert alone > least
+    assert together > alone + gain
     assert partly > alone + 0.03
-    assert together > alone + 0.07
-
-
-@pytest.mark.slow
-def test_sharing_helps_to_read_a_few_digits():
-    methods = (Local(), FedAvg(), Ditto())
-    alone, together, both = (example.accuracy("writers", method) for method in methods)
-    assert alone > 0.75
-    assert together > alone + 0.03
-    assert both > together
 
 
 def test_a_resumed_run_is_the_run(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rayfl.data import TorchvisionData
-from rayfl.errors import Unknown
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table
 from rayfl.settings.description import config_of, flatten_config
@@ -15,7 +14,6 @@ from rayfl.settings.reader import merge_layers
 from tests.support.examples import EXAMPLES, example
 from tests.support.federations import federation_from
 from tests.support.image_files import write_cifar10, write_cifar100, write_mnist
-from tests.support.refusals import refused
 from tests.support.tables import ROOT, available
 
 FILES = sorted((ROOT / "published").glob("*.yaml"))
@@ -111,15 +109,6 @@ def test_one_round_on_small_files(tmp_path: Path, files: Path, name: str, row: s
     result = federation_of(merge_layers(settings, small)).run()
     assert result.complete
     assert 0 <= result.accuracy <= 1
-
-
-def test_methods_that_rayfl_lacks_are_named(tmp_path: Path) -> None:
-    assert any(table.missing for table in TABLES.values())
-    for table in TABLES.values():
-        for method in table.missing:
-            row = next(row for row, found in table.rows.items() if found.settings["method"] == method)
-            with refused(Unknown, "method"):
-                config(table.path, row, next(iter(table.columns)), {})
 
 
 def test_nets_beside_the_files() -> None:

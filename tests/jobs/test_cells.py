@@ -5,6 +5,8 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -132,16 +134,10 @@ def test_a_cell_of_another_process_is_left_to_it(tmp_path: Path) -> None:
 
 
 def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) -> None:
-    mine = job(tmp_path / "cell", rounds=1)
-    (mine.folder / "checkpoints").mkdir(parents=True)
-    runner = CellRunner(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
-    (mine.folder / "summary.json").write_text(json.dumps({"completed": 1}))
-
-    class Done:
-        returncode = 0
-
-    with mine.log.open("ab") as log:
-        runner._finish_cell(cells.RunningCell(mine, Done(), log, 0), TableOutcome())  # type: ignore[arg-type]
+    run_here(monkeypatch)
+    mine, watch = job(tmp_path / "cell", rounds=1), Watch()
+    runner = CellRunner(1, watch.told.append, watch.show, keep_checkpoints=False)
+    assert runner.run([mine]) == TableOutcome()
     assert not (mine.folder / "checkpoints").exists()
     (mine.folder / "checkpoints").mkdir()  # of a cell that an earlier command has finished
     with mine.log.open("ab") as log:
@@ -158,11 +154,9 @@ def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> Non
     assert runner._has_room()
     running = job(tmp_path / "cell")
     running.folder.mkdir()
-    own = cells.RunningCell(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
-    own.process.kill()
-    own.process.wait()
+    process: Any = SimpleNamespace(pid=0)
+    runner._running = [cells.RunningCell(running, process, process, 0)]
     monkeypatch.setattr(cells, "_peak_memory", lambda pid: 800)
-    runner._running = [own]
     monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
     assert not runner._has_room(), "before its first round nobody knows how much it takes"
     record(running, [1.0])

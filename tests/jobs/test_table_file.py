@@ -148,21 +148,16 @@ def test_bad_files(tmp_path: Path, old: str, new: str, kind: type[UserError], pl
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
-    """Each command says which one takes the file."""
-    texts = {
-        "table": "table: a\ncolumns: {b: {}}\nrows: {c: {method: FedAvg}, d: {method: FedBN}}\n",
-        "tune": "sweep: a\nbase: {}\nsearch: {training.lr: [0.1]}\n",
-        "run --config": "method: FedAvg\n",
-    }
-    readers = {
-        "table": Table.load,
-        "tune": Space.load,
-        "run --config": lambda path: federation_from(["--config", str(path)]),
-    }
-    for kind, text in texts.items():
-        path = tmp_path / "file.yaml"
-        path.write_text(text)
-        for wanted, read in readers.items():
-            if (kind, wanted) != ("table", "run --config") and kind != wanted:  # a cell of a table is a run
-                with refused(BadValue, "file.yaml"):
-                    read(path)
+    """Each command says which one takes the file; a cell of a table is a run, too."""
+    path = tmp_path / "file.yaml"
+    table = "table: a\ncolumns: {b: {}}\nrows: {c: {method: FedAvg}, d: {method: FedBN}}\n"
+    sweep, run = "sweep: a\nbase: {}\nsearch: {training.lr: [0.1]}\n", "method: FedAvg\n"
+    for read, others in (
+        (Table.load, (sweep, run)),
+        (Space.load, (table, run)),
+        (lambda path: federation_from(["--config", str(path)]), (sweep,)),
+    ):
+        for text in others:
+            path.write_text(text)
+            with refused(BadValue, "file.yaml"):
+                read(path)

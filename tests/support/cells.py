@@ -9,18 +9,10 @@ from rayfl.jobs import cells
 from rayfl.run import main
 
 
-class Here:
-    """A cell's process that is this one."""
-
-    pid = 0
-
-    def __init__(self, command: list[str], **options: object) -> None:
-        self.returncode = main(command[3:])
-
-    def poll(self) -> int:
-        return self.returncode
-
-
 def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here}))
+    def start(command: list[str], **options: object) -> SimpleNamespace:
+        code = main(command[3:])
+        return SimpleNamespace(pid=0, returncode=code, poll=lambda: code)
+
+    monkeypatch.setattr(cells, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
     monkeypatch.setattr(cells, "POLL", 0.0)

@@ -1,13 +1,8 @@
-"""A tiny tune space, and a method that tells where it runs."""
+"""A tiny tune space."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
-
-from rayfl.methods import Cohort, FedAvg
-from rayfl.training import Client, State
 
 ROOT = Path(__file__).parents[2] / "tune_spaces"
 SPACES = sorted(ROOT.glob("*.yaml"))
@@ -48,31 +43,3 @@ def write(folder: Path, **changes: str) -> str:
     path = folder / "space.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return str(path)
-
-
-class Tells(FedAvg):
-    """Leaves a file that names the placement group of every process."""
-
-    def __init__(self, folder: str = "", mu: float = 0.0) -> None:
-        self.folder = folder
-        self.mu = mu
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Tell, and train."""
-        self._tell("client")
-        return await super().local_update(client, state, down)
-
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Tell, and aggregate."""
-        self._tell("server")
-        return super().aggregate(server, up, cohort)
-
-    def _tell(self, who: str) -> None:
-        import os
-
-        from ray.util import get_current_placement_group
-
-        group = get_current_placement_group()
-        name = f"{self.mu:g} {who} {os.getpid()} {group and group.id.hex()}"
-        if self.folder:
-            (Path(self.folder) / name).touch()

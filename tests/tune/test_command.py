@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 
 
 from rayfl.errors import BadData, BadValue, Conflict, Unknown, UserError
-from rayfl.federation import Federation
+from rayfl.federation import Federation, federation_of
 from rayfl.jobs.table_file import changes_of
 from rayfl.tune.command import _new_sweep, _resumed_sweep, main, parser
 from rayfl.tune.space import Space
@@ -41,14 +41,8 @@ def asked(function: Any, *arguments: str) -> Any:
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    space = write(
-        tmp_path,
-        samples="samples: 2",
-        at_once="at_once: 3",
-        seeds="seeds: [4]",
-        search="search: {method.mu: {uniform: [0, 1]}}",
-        title="title: Another",
-    )
+    search = "search: {method.mu: {uniform: [0, 1]}}"
+    space = write(tmp_path, search=search, some="{samples: 2, at_once: 3, seeds: [4], title: Another}")
     sweep, output = asked(_new_sweep, space)
     assert (sweep.point_count, sweep.seeds, sweep.at_once) == (2, (4,), 3)
     assert (sweep.example_points()[0].rounds, output) == (3, Path("runs", "tiny"))
@@ -120,30 +114,22 @@ def test_sweeps_that_cannot_choose_are_refused(
         check_sweep(space, space.example_points())
 
 
-def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = []
-
-    def federated_data(federation: Any) -> None:
-        seeds.append(federation.seed)
-        raise BadData("data", "are enough")
+def test_a_sweep_is_checked_with_the_data_of_its_first_seed(tmp_path: Path, monkeypatch: Any) -> None:
+    def federated_data(federation: Federation) -> None:
+        raise BadData(str(federation.seed))
 
     space = space_of(tmp_path, seeds="seeds: [5, 6]")
-    monkeypatch.setattr("rayfl.running.settings.RunSettings.federated_data", federated_data)
-    with refused(BadData, "data"):
+    monkeypatch.setattr(Federation, "federated_data", federated_data)
+    with refused(BadData, "the point mu=0 cannot work") as caught:
         check_sweep(space, space.example_points())
-    assert seeds == [5]
+    assert str(caught.value).endswith("5")
 
 
 def test_one_client_with_validation_data_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Federation.federated_data
-
-    def without_the_first(federation: Federation) -> Any:
-        data = read(federation)
-        first, *others = data.clients
-        return replace(data, clients=(replace(first, val=first.val[:0]), *others))
-
-    monkeypatch.setattr(Federation, "federated_data", without_the_first)
     space = space_of(tmp_path)
-    check_sweep(space, space.example_points())
+    points = space.example_points()
+    data = federation_of(points[0].settings).federated_data()
+    first, *others = data.clients
+    some = replace(data, clients=(replace(first, val=first.val[:0]), *others))
+    monkeypatch.setattr(Federation, "federated_data", lambda federation: some)
+    check_sweep(space, points)

@@ -4,18 +4,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from rayfl.errors import Conflict
+from rayfl.errors import Conflict, InUse
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
 from rayfl.running.result import Result
@@ -24,7 +24,7 @@ from rayfl.tune.command import main
 from rayfl.tune.space import Space
 from tests.support.federations import bytes_of_run, federation_from
 from tests.support.processes import wait_until
-from tests.support.refusals import refused
+from tests.support.refusals import refused, told
 from tests.support.sweeps import write
 
 ray: Any = pytest.importorskip("ray")
@@ -55,60 +55,32 @@ def untouched(folder: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 @pytest.mark.slow
-def test_a_sweep_in_parts_from_python(tmp_path: Path, ray_runtime) -> None:
-    """Median stopping for each setting of the data, and losses, of which the smaller is better.
-
-    Several searches, draws and seeds, and Ray Tune's own files for TensorBoard.
-    """
-    search = """search:
-      - {clients: [2, 3], method.mu: [0.5], training.lr: {loguniform: [0.01, 0.3]}}
-      - {clients: [3], method.mu: [1.0]}"""
-    space = Space.load(
-        write(
-            tmp_path,
-            search=search,
-            samples="{samples: 2, seeds: [0, 1], metric: loss, at_once: 1}",
-            more="{rounds: 2, data.noise: 0.3, data.train: 60, loggers: [tensorboard]}",
-            scheduler="scheduler: {name: median, min_samples_required: 3}",
-        )
-    )
-    found = sweep.run(space, tmp_path / "out", address=ray_runtime)
-    assert found.complete
-    assert [len(grid) for grid in found.grids] == [4, 4, 2]
-    table = found.points
-    assert list(table["clients"]) == [2, 2, 3, 3, 3]
-    best = table[table["best"]]
-    assert list(best["clients"]) == [2, 3]
-    for clients, lr in zip(best["clients"], best["training.lr"]):
-        same = table[table["clients"] == clients]
-        assert same["validation"].min() == float(same[same["training.lr"] == lr]["validation"].iloc[0])
-    assert len([*(tmp_path / "out" / "tune").glob("*/*/events.*")]) == 10
-    names = [path.name for path in found.written if path.suffix == ".yaml"]
-    assert names == ["best-clients=2.yaml", "best-clients=3.yaml"]
-
-
-@pytest.mark.slow
-def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, ray_runtime) -> None:
-    """And its result is that of the same configuration alone."""
-    told = tmp_path / "told"
-    told.mkdir()
-    more = f"{{method: tests.support.sweeps.Tells, method.folder: {told}, engine: Ray, engine.actors: 2, "
-    more += f"engine.cpus_per_actor: 0.5, engine.address: '{ray_runtime}', rounds: 2}}"
+def test_trials_on_actors_have_the_bytes_of_one_alone(tmp_path: Path, ray_runtime) -> None:
+    more = f"{{engine: Ray, engine.actors: 2, engine.cpus_per_actor: 0.5, engine.address: '{ray_runtime}'}}"
     output = tmp_path / "out"
-    numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
     assert main([write(tmp_path, more=more), "--output", str(output)]) == 0
-    assert [signal.getsignal(number) for number in numbers] == before, "Ray Tune leaves its own behind"
-    groups, processes = defaultdict(set), defaultdict(set)
-    for name in (path.name for path in told.iterdir()):
-        mu, who, pid, group = name.split()
-        groups[mu].add(group)
-        processes[mu].add((who, pid))
-    assert groups.keys() == {"0", "1"}
-    assert all(len(own) == 1 and own != {"None"} for own in groups.values())
-    assert groups["0"] != groups["1"]
-    assert all(sorted(who for who, _ in own) == ["client", "client", "server"] for own in processes.values())
     assert bytes_of_run(trial(output, "1.0")) == bytes_of_run(alone(trial(output, "1.0"), tmp_path / "alone"))
+
+
+def test_what_ray_tune_is_asked_for(tmp_path: Path, ray_runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws, trials at once of a searcher, seeds beside a scheduler, and checkpoints of what pauses."""
+    asked: dict[str, Any] = {}
+    fitted = SimpleNamespace(fit=lambda: [])
+    monkeypatch.setattr(sweep.tune, "Tuner", lambda trial, **given: asked.update(given) or fitted)
+    search = "search: {clients: [2, 3], training.lr: {uniform: [0.1, 1]}}"
+    for options, draws, at_once, seeds, kept in (
+        ("{scheduler: asha, at_once: 2}", 3, None, {"grid_search": [4, 5]}, None),
+        ("{searcher: optuna, at_once: 2}", 3 * 2, 2, None, None),
+        ("{scheduler: hyperband}", 3, None, {"grid_search": [4, 5]}, 1),
+    ):
+        space = write(tmp_path, search=search, some="{samples: 3, seeds: [4, 5]}", options=options)
+        with pytest.raises(KeyboardInterrupt):  # no trial is over
+            sweep.run(space, tmp_path / str(kept) / str(at_once), address=ray_runtime)
+        config = asked["tune_config"]
+        assert (config.num_samples, config.max_concurrent_trials, config.mode) == (draws, at_once, "max")
+        assert asked["param_space"].pop("seed", None) == seeds
+        assert asked["param_space"].keys() == {"search", "clients", "training.lr"}
+        assert asked["run_config"].checkpoint_config.num_to_keep == kept
 
 
 def test_too_few_processors(tmp_path: Path, capsys, ray_runtime) -> None:
@@ -230,25 +202,30 @@ def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runt
     assert names == sorted(str(path.relative_to(killed)) for path in killed.glob("trials/*/seed-0"))
     for name in names:
         assert bytes_of_run(killed / name) == bytes_of_run(whole / name)
-    capsys.readouterr()
-    assert main([space, "--output", str(killed)]) == 2
-    assert "go on with --resume" in capsys.readouterr().err
 
 
 def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path, capsys, ray_runtime) -> None:
-    """Successive halving, one after the other; a failure does not end the others, and is tried again."""
+    """Successive halving, one after the other; a failure does not end the others, and is tried again.
+
+    Two searches, each of which Ray Tune makes by itself; with its own files for TensorBoard.
+    """
     output = tmp_path / "out"
     space = write(
         tmp_path,
-        search="search: {training.lr: [0.1, 0.0000001, 1.0e+30]}",
+        search="search: [{training.lr: [0.1, 0.0000001]}, {training.lr: [1.0e+30]}]",
         scheduler="scheduler: {name: asha, grace_period: 1, reduction_factor: 2}",
+        more="{loggers: [tensorboard]}",
     )
     given = [space, "--output", str(output), "--at_once", "1", "--address", ray_runtime]
+    numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
     assert main([*given, "--data.noise", "0.3"]) == 1
+    assert [signal.getsignal(number) for number in numbers] == before, "Ray Tune leaves its own behind"
     said = capsys.readouterr()
     ends = ["0.1, base, seed 0: finished", "1e-07, base, seed 0: stopped after 1 rounds"]
     assert all(f"lr={end}" in said.out for end in [*ends, "1e+30, base, seed 0: FAILED: client 0 in round 0"])
     assert Result.load(trial(output, "1e-07")).summary["completed"] == 1
+    assert len([*(output / "tune").glob("*/*/events.*")]) == 3
 
     best = output / "best.yaml"
     table = Table.load(best)
@@ -258,6 +235,8 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert bytes_of_run(tmp_path / "one") == bytes_of_run(trial(output, "0.1"))
 
     first, stopped = untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))
+    with told(InUse, output):
+        assert main(given) == 2
     assert main(["--resume", str(output), "--address", ray_runtime]) == 1
     said = capsys.readouterr()
     assert all(f"lr={end}" in said.out for end in ends), "the scheduler has seen both again"

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rayfl.errors import Conflict
+from rayfl.engine import Ray
+from rayfl.errors import Conflict, Missing
 from rayfl.methods import FedAvg
 from rayfl.tune import sweep
 from rayfl.tune.space import SearchPoint, Space
@@ -112,6 +113,20 @@ def test_an_error_of_the_users_code_is_reported(tmp_path: Path, monkeypatch: pyt
     run_trial({"search": 0, "method.mu": "a", "seed": 0}, SweepContext(space, tmp_path, {}, ()))
     assert told.rounds == [0]
     assert "raised ZeroDivisionError" in told.reports[-1]["failed"]
+
+
+def test_a_trial_on_actors_stays_in_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is in the cluster already, and its actors go into the trial's placement group."""
+    seen: list[tuple[str | None, bool]] = []
+
+    def start(engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
+        seen.append((engine.address, in_group))
+        raise Missing("a cluster")
+
+    monkeypatch.setattr(Ray, "start_in_background", start)
+    told = Told(monkeypatch)
+    told.run(tmp_path, more="{engine: Ray, engine.address: '192.0.2.1:6379'}")
+    assert (seen, told.rounds) == ([(None, True)], [0])
 
 
 def test_a_sweep_goes_on_with_other_code_only_where_that_is_asked_for(
