@@ -89,8 +89,9 @@ def works(run: Run, cohorts: list[list[int]]) -> None:
             assert scores.isfinite().all(), (client, view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=10, derandomize=True, database=None)
 @given(drawn=federations())
 def test_it_works_or_is_refused_before_it_starts(name: str, drawn: Any) -> None:
     clients, cohorts, net, options = drawn
