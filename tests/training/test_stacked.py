@@ -173,6 +173,7 @@ def test_extras_are_copied_only_where_they_differ_and_keep_the_precision():
     assert [found[name][1] for name in ("shared", "own", "k", "a")] == [None, 0, 0, 0]
     assert torch.equal(found["own"][0], torch.stack(own))
     assert found["k"][0].tolist() == [0, 1, 2, 3]
+    assert [found[name][0].dtype for name in ("k", "a")] == [torch.int64, torch.float64]
     images, net = make_images(30, dtype=torch.float32), Net(smooth_split)
     clients = [make_client(net, images, 5, id=k, first=5 * k, precision="float32") for k in range(3)]
 

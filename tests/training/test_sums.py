@@ -263,6 +263,9 @@ def test_a_sum_that_its_type_cannot_hold_is_refused(dtype, each):
     assert fits.dtype == dtype
     with refused(BadCode, "the sum of 'x'"):
         result_of({"x": Sum()}, uploads)
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    ends = torch.tensor([limits.min, limits.max], dtype=dtype)
+    assert torch.equal(result_of({"x": Sum()}, {0: ({"x": ends}, 1)})["x"], ends)
     assert result_of({"x": Mean("samples")}, uploads)["x"].tolist() == [1, each]
 
 
