@@ -60,28 +60,19 @@ SAMPLES = "ArrayFiles: the training samples"
 FILES: dict[str, tuple[str, bytes, type[UserError], str]] = {
     "empty": ("a.npz", b"", Damaged, "a.npz"),
     "cut": ("a.npz", npz()[:-30], Damaged, "a.npz"),
-    "no archive": ("a.npz", b"PK" * 50, Damaged, "a.npz"),
     "no labels": ("a.npz", zipped(x=npy(X)), Unknown, "a.npz"),
     "no array": ("a.npz", zipped(x=b"none", y=npy(Y)), Damaged, "a.npz"),
     "objects": ("a.npz", zipped(x=npy(np.array([Evil()] * 4)), y=npy(Y)), Damaged, "a.npz"),
     "objects as labels": ("a.npz", npz(y=np.array([Evil(), 1, 2, 3])), Damaged, "a.npz"),
     "a forged shape": ("a.npz", zipped(x=forged(HUGE % "10**9, 2"), y=npy(Y)), Damaged, "a.npz"),
     "a huge shape": ("a.npz", zipped(x=forged(HUGE % "4, 99999999999"), y=npy(Y)), Damaged, "a.npz"),
-    "a negative shape": ("a.npz", zipped(x=forged(HUGE % "4, -2"), y=npy(Y)), Damaged, "a.npz"),
-    "another length, before it is read": (
-        "a.npz",
-        zipped(x=forged(HUGE % "5, 2"), y=npy(Y)),
-        BadData,
-        "a.npz",
-    ),
+    "another length": ("a.npz", zipped(x=forged(HUGE % "5, 2"), y=npy(Y)), BadData, "a.npz"),
     "a head of code": ("a.npz", zipped(x=forged("__import__('os')"), y=npy(Y)), Damaged, "a.npz"),
     "records": ("a.npz", npz(x=np.zeros(4, "f4,f4")), BadData, SAMPLES),
-    "complex numbers": ("a.npz", npz(x=X * 1j), BadData, SAMPLES),
     "NaN": ("a.npz", npz(x=X * np.nan), BadData, SAMPLES),
     "labels as numbers": ("a.npz", npz(y=Y / 2), BadData, SAMPLES),
     "labels too large for int64": ("a.npz", npz(y=Y.astype(np.uint64) + 2**63), BadData, SAMPLES),
     "fewer labels": ("a.npz", npz(y=Y[:3]), BadData, "a.npz"),
-    "one number": ("a.npz", npz(x=np.float32(1)), BadData, "a.npz"),
     "no parquet": ("a.parquet", b"PAR1" * 9, Damaged, "a.parquet"),
     "parquet, cut": ("a.parquet", parquet()[:-9], Damaged, "a.parquet"),
     "far more than it weighs": ("a.parquet", parquet(a=[np.zeros(2_500_000)] * 2), Damaged, "a.parquet"),
@@ -106,7 +97,6 @@ CASES = [
         for name, kind, content in (
             ("objects in .npy", Damaged, npy(np.array([Evil()]))),
             (".npy of another length", BadData, npy(X[:3])),
-            (".npy cut", Damaged, npy(X)[:-1]),
         )
     ),
     Case(

@@ -15,7 +15,7 @@ from rayfl.methods import SCAFFOLD
 from rayfl.running.saved_models import load_models
 from rayfl.training import Params
 from rayfl.training.state import State, take_apart
-from tests.hostile.damage import into_fifo, into_loop
+from tests.hostile.damage import into_fifo
 from tests.hostile.harness import Case, put_run
 
 RESUME = "run --resume run --rounds 3 --quiet true --loggers []"
@@ -148,25 +148,23 @@ FILE = f"{CHECKPOINTS}/*.safetensors"
 THERE = "the checkpoint"
 MANIFEST = f"{CHECKPOINTS}/manifest-000002.json"
 
-NAMES = (None, "", "..", "server-\0.safetensors", "manifest-000002.json", "server-" + "0" * 24)
+NAMES = (None, "..", "manifest-000002.json", "server-" + "0" * 24)
 
 BODIES: list[tuple[str, Callable[[Path], None]]] = [
-    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, None)),
+    *((f"round {value!r:.20}", put("round", value)) for value in (True, 1, 1.5)),
     *((f"server {value!r:.30}", put("server", value)) for value in NAMES),
     ("server outside of the folder", forge(outside)),
-    ("a client file as server", forge(lambda b, f: b.update(server=b["clients"]["0"]))),
     ("the server as client file", forge(lambda b, f: b.update(clients={"0": b["server"]}))),
-    *((f"clients {value!r:.20}", put("clients", value)) for value in (None, [], {"0": 5})),
+    *((f"clients {value!r:.20}", put("clients", value)) for value in (None, {"0": 5})),
     ("client file x", forge(lambda b, f: b.update(clients={"x": b["clients"]["0"]}))),
     ("progress as list", put("progress", [])),
-    *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, [[0]], [0.5])),
+    *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, [[0]])),
     *((f"settings {value!r:.20}", put("settings", value)) for value in ([], {"code": 5})),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
     ("nested lists", raw(b"[" * 100_000 + b"]" * 100_000)),
     ("no text", raw(b"\xff\xfe\0")),
     ("a number", raw(b"5")),
-    ("a number of 5000 digits", raw(b'{"manifest": {"round": ' + b"9" * 5000 + b"}}")),
     ("a fifo", replaced("manifest", into_fifo)),
 ]
 
@@ -175,10 +173,7 @@ DEEP = '{"dict":[["a",' * 5000 + '{"value":1}' + "]]}" * 5000
 STATES: list[tuple[str, Callable[[Path], None]]] = [
     ("no safetensors", file("server", lambda _: b"x")),
     ("a header beyond the end", header(b"{}", 2**62)),
-    ("a header that is no JSON", header(b"{{{{{{{{")),
-    ("a header without a structure", header(b'{"__metadata__":{}}     ')),
     ("tensors beyond the end", header(b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}}')),
-    ("tensors that overlap", file("server", lambda c: c[:-400])),
     ("a structure that is no JSON", structured("{")),
     ("a structure nested deeply", structured(DEEP)),
     ("a structure with other names", structured('{"params":["nothing"],"train":[]}')),
@@ -197,10 +192,8 @@ FITTING: list[tuple[str, Callable[[Path], None]]] = [
 
 OTHERS: list[tuple[str, type[UserError], str, Callable[[Path], None]]] = [
     ("the format 99", Conflict, MANIFEST, put("format", 99)),
-    ("the format None", Conflict, MANIFEST, put("format", None)),
     ("a server file as fifo", Damaged, CHECKPOINTS, replaced("server", into_fifo)),
     ("checkpoints as file", Missing, CHECKPOINTS, replaced("folder", into_file)),
-    ("checkpoints as loop", Missing, CHECKPOINTS, replaced("folder", into_loop)),
 ]
 
 CASES = [
@@ -210,7 +203,7 @@ CASES = [
     ),
     *(Case(f"file: {name}", RESUME, Damaged, FILE, prepare=prepare) for name, prepare in STATES),
     *(Case(f"file: {name}", RESUME, Conflict, THERE, prepare=prepare) for name, prepare in FITTING),
-    *(Case(f"models: {name}", models, Conflict, THERE, prepare=prepare) for name, prepare in FITTING[:2]),
+    *(Case(f"models: {name}", models, Conflict, THERE, prepare=prepare) for name, prepare in FITTING[:1]),
     *(Case(name, RESUME, kind, place, prepare=prepare) for name, kind, place, prepare in OTHERS),
     Case("models: a server outside", models, Damaged, CHECKPOINTS, prepare=forge(outside)),
 ]

@@ -31,7 +31,6 @@ def _huge(folder: Path) -> None:
 DAMAGED: dict[str, str | bytes] = {
     # without end
     "a list within itself": "net: &a [*a]",
-    "all of it within itself": "&a\nrounds: 3\nnet: *a",
     "a billion values by aliases": BILLION,
     "a mapping 500 deep": "a: " + "{a: " * 500 + "1" + "}" * 500,
     "2 MB": "# " + "x" * 2_000_000,
@@ -46,13 +45,9 @@ DAMAGED: dict[str, str | bytes] = {
     "a list for a name": "? [a]\n: 1",
     # tags
     "a command as a tag": "net: !!python/object/apply:os.system ['touch CANARY']",
-    "a tag of one's own": "net: !mine x",
     "bytes as a tag": "net: !!binary aGVsbG8=",
-    "a set": "net: !!set {a, b}",
     "a number that is none": "rounds: !!int x",
-    "a number that is empty": 'rounds: !!int ""',
     "a truth that is none": "quiet: !!bool maybe",
-    "merging a number": "<<: 3",
     # no configuration
     "a number": "3",
     "half of a character": 'output: "\\ud800"',
@@ -70,7 +65,6 @@ BAD: dict[str, tuple[str, type[UserError], str]] = {
     "a class that is a list": ("method: [FedProx]", BadValue, "method"),
     "a class that is a mapping": ("method: {class_path: {a: b}}", BadValue, "method.class_path"),
     "a date": ("rounds: 2020-01-01", BadValue, "rounds"),
-    "sixty to the base": ("rounds: 1:30x", BadValue, "rounds"),
     "NUL in a path": ('output: "a\\0b"', BadValue, "output"),
     "a cell without row and column": ("cell: {table: a}", Missing, "cell.row"),
     "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", BadValue, "cell.table"),

@@ -4,6 +4,7 @@ import bz2
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,6 @@ USPS = f"run --data USPS {COMMON}"
 SVHN = f"run --data DigitsFive --data.domains [SVHN] --data.quantity 1 {COMMON}"
 FOLDERS = f"run --data ImageFolders --data.image_size 32 {COMMON}"
 
-BATCH = "data/cifar-10-batches-py/data_batch_2"
-IMAGES = "data/MNIST/raw/train-images-idx3-ubyte"
-LABELS = "data/MNIST/raw/train-labels-idx1-ubyte"
-PICTURE = "data/a/x/frame_0000.png"
-
 How = Callable[[Path], Any]
 
 
@@ -45,43 +41,41 @@ def longer(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
 
 
-def cifar(how: How, name: str = BATCH) -> Callable[[Path], None]:
+def prepared(write: Callable[[Path], Any], name: str, how: How) -> Callable[[Path], None]:
+    """Write a data set, and change one of its files."""
+
     def prepare(folder: Path) -> None:
-        write_cifar10(folder / "data")
-        how(folder / name)
+        write(folder / "data")
+        (path,) = folder.glob(f"data/**/{name}")
+        how(path)
 
     return prepare
+
+
+def write_pictures(root: Path) -> None:
+    write(root, ["a", "b"], ["x", "y"], [5, 5])
+
+
+def write_usps(root: Path) -> None:
+    root.mkdir()
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (root / name).touch()
+
+
+cifar = partial(prepared, write_cifar10, "data_batch_2")
+mnist = partial(prepared, write_mnist, "train-images-idx3-ubyte")
+labels = partial(prepared, write_mnist, "train-labels-idx1-ubyte")
+svhn = partial(prepared, write_svhn, "train_32x32.mat")
+pictures = partial(prepared, write_pictures, "a/x/frame_0000.png")
+
+
+def usps(text: bytes) -> Callable[[Path], None]:
+    return prepared(write_usps, "usps.bz2", content(bz2.compress(text)))
 
 
 def batch(**entries: Any) -> Callable[[Path], None]:
     whole = {"data": np.zeros((4, 3072), np.uint8), "labels": [0, 1, 2, 3]}
     return cifar(content(pickle.dumps(whole | entries, protocol=2)))
-
-
-def mnist(how: How, name: str = IMAGES) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        write_mnist(folder / "data")
-        how(folder / name)
-
-    return prepare
-
-
-def usps(text: bytes, packed: bool = True) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        (folder / "data").mkdir()
-        for name in ("usps.bz2", "usps.t.bz2"):
-            (folder / "data" / name).write_bytes(bz2.compress(text) if packed else text)
-
-    return prepare
-
-
-def svhn(how: How) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        write_svhn(folder / "data")
-        (path,) = folder.glob("data/**/train_32x32.mat")
-        how(path)
-
-    return prepare
 
 
 def mat(**arrays: Any) -> How:
@@ -91,14 +85,6 @@ def mat(**arrays: Any) -> How:
         savemat(path, arrays)
 
     return how
-
-
-def pictures(how: How) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        write(folder / "data", ["a", "b"], ["x", "y"], [5, 5])
-        how(folder / PICTURE)
-
-    return prepare
 
 
 def strange_name(path: Path) -> None:
@@ -128,6 +114,8 @@ LINE = b"1 " + b" ".join(b"%d:0.5" % i for i in range(1, 257)) + b"\n"
 X = np.zeros((32, 32, 3, 4), np.uint8)
 Y = np.array([[1], [2], [3], [4]], np.uint8)
 
+no_names = prepared(write_cifar10, "batches.meta", content(pickle.dumps({"label_names": [1, 2]})))
+
 CIFARS = {
     "cut": cifar(cut),
     "empty": cifar(content(b"")),
@@ -136,17 +124,13 @@ CIFARS = {
     "a huge array": cifar(
         content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
     ),
-    "nested": cifar(content(b"(" * 100_000 + b"l" * 100_000 + b".")),
     "data as list": batch(data=[[0] * 3072] * 4),
     "data of another type": batch(data=np.zeros((4, 3072), np.float32)),
     "data of another shape": batch(data=np.zeros((4, 3071), np.uint8)),
-    "data in one dimension": batch(data=np.zeros(3072, np.uint8)),
     "fewer labels": batch(labels=[0, 1]),
     "labels out of range": batch(labels=[0, 1, 2, 10]),
     "negative labels": batch(labels=[0, 1, 2, -1]),
-    "labels as text": batch(labels=["0", "1", "2", "3"]),
     "labels without end": batch(labels=[0, 1, 2, 10**30]),
-    "no labels": batch(labels=None),
 }
 MNISTS = {
     "cut": mnist(cut),
@@ -156,11 +140,11 @@ MNISTS = {
     "sizes without end": mnist(content(bytes([0, 0, 8, 3]) + b"\xff" * 12)),
     "other dimensions": mnist(content(idx(np.zeros((6, 28), np.uint8)))),
     "images without pixels": mnist(content(idx(np.zeros((6, 0, 28), np.uint8)))),
-    "labels out of range": mnist(content(idx(np.full(6, 10, np.uint8))), LABELS),
-    "fewer labels": mnist(content(idx(np.zeros(5, np.uint8))), LABELS),
+    "labels out of range": labels(content(idx(np.full(6, 10, np.uint8)))),
+    "fewer labels": labels(content(idx(np.zeros(5, np.uint8)))),
 }
 USPSS = {
-    "no archive": usps(b"x", packed=False),
+    "no archive": prepared(write_usps, "usps.bz2", content(b"x")),
     "empty": usps(b""),
     "no numbers": usps(b"a b c"),
     "a value short": usps(LINE[:-8]),
@@ -172,7 +156,6 @@ SVHNS = {
     "cut": svhn(cut),
     "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
     "no images": svhn(mat(y=Y)),
-    "no labels": svhn(mat(X=X)),
     "images of another type": svhn(mat(X=X.astype(float), y=Y)),
     "images in three dimensions": svhn(mat(X=X[0], y=Y)),
     "labels of another type": svhn(mat(X=X, y=Y + 0.5)),
@@ -183,7 +166,6 @@ SVHNS = {
 PICTURES: list[tuple[str, type[UserError], str, How]] = [
     ("cut", Damaged, "frame_0000.png", lambda path: path.write_bytes(path.read_bytes()[:50])),
     ("empty", Damaged, "frame_0000.png", content(b"")),
-    ("text", Damaged, "frame_0000.png", content(b"hello")),
     ("no folders", BadData, "data", no_folders),
     ("no images", Missing, "data", no_images),
     ("a name that is no text", BadData, "data/a/x", strange_name),
@@ -210,15 +192,7 @@ CASES = [
             (SVHN, "train_32x32.mat", svhn, into_loop),
         )
     ),
-    Case(
-        "CIFAR-10: no names",
-        CIFAR,
-        Damaged,
-        "batches.meta",
-        prepare=cifar(
-            content(pickle.dumps({"label_names": [1, 2]})), BATCH.replace("data_batch_2", "batches.meta")
-        ),
-    ),
+    Case("CIFAR-10: no names", CIFAR, Damaged, "batches.meta", prepare=no_names),
     *(
         Case(f"images: {name}", FOLDERS, kind, place, prepare=pictures(how))
         for name, kind, place, how in PICTURES

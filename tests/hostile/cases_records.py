@@ -10,7 +10,7 @@ import yaml
 
 from rayfl.errors import Damaged, Missing
 from rayfl.running.result import Result
-from tests.hostile.damage import into_fifo, into_folder, into_loop
+from tests.hostile.damage import into_fifo, into_loop
 from tests.hostile.harness import Case, put_run
 
 RESUME = "run --resume run --rounds 3 --quiet true --loggers []"
@@ -81,23 +81,19 @@ LINES: list[tuple[str, Callable[[Path], None]]] = [
     ("a negative client", line("cohort", lambda c: [-1, *c[1:]])),
     ("a client twice", line("cohort", lambda c: [c[0], *c[:-1]])),
     ("clients in nests", line("cohort", lambda c: [[i] for i in c])),
-    ("fewer clients than losses", line("cohort", lambda c: c[:-1])),
     ("a dropped client of no cohort", line("dropped", [99])),
     ("an untrained client that there is not", line("untrained", {"clients": [99], "unlisted": []})),
     ("an unlisted client that has trained", line("untrained", {"clients": [0], "unlisted": [1]})),
     ("other samples", line("samples", lambda s: [x + 1 for x in s])),
     ("losses too large for sums", line("loss", lambda x: [1e308 for _ in x])),
-    ("losses too large for floats", line("loss", lambda x: [HUGE for _ in x])),
     ("negative bytes", line("up", lambda up: {k: [-1 for _ in v] for k, v in up.items()})),
     ("bytes of fewer clients", line("up", lambda up: {k: v[1:] for k, v in up.items()})),
     ("an unknown point", line("evaluation", lambda e: {"nowhere": e["after_aggregation"]})),
-    ("views as list", line("evaluation", "after_aggregation", [])),
     ("an unknown part", line(*TEST[:3], lambda parts: {"all": parts["test"]})),
     ("a part that was not recorded", line(*TEST[:3], lambda parts: {**parts, "common": parts["test"]})),
-    ("a score as text", line(*TEST, "x")),
     *(
         (f"correct {v!r:.20}", line(*TEST, "correct", v))
-        for v in (None, [1], ["a"] * N, [-1] * N, [10**6] * N, [0.5] * N, [True] * N)
+        for v in (None, [1], [-1] * N, [10**6] * N, [0.5] * N)
     ),
     *((f"evaluated loss {v!r:.20}", line(*TEST, "loss", v)) for v in ([1], ["a"] * N, [1e308] * N)),
     ("correct without a loss", line(*TEST, lambda score: {"correct": score["correct"]})),
@@ -127,10 +123,8 @@ FILES: list[tuple[str, Callable[[Path], None]]] = [
     ("1e999", sub(rb'"loss":\[[\d.]+', b'"loss":[1e999')),
     ("no UTF-8", sub(b'"round"', b'"ro\xffund"')),
     ("a mark of byte order", file("metrics.jsonl", lambda text: b"\xef\xbb\xbf" + text)),
-    ("an empty line", file("metrics.jsonl", lambda text: b"\n" + text)),
     ("a list", file("metrics.jsonl", lambda text: b"[]\n" + text)),
     ("nested lists", file("metrics.jsonl", lambda text: b"[" * 100_000 + b"\n" + text)),
-    ("5000 digits", sub(b'"round":0', b'"round":' + b"9" * 5000)),
     ("half a character", sub(b'"global"', b'"\\\\ud800"')),
 ]
 
@@ -146,9 +140,6 @@ PARTITIONS: list[tuple[str, Callable[[Path], None]]] = [
         }.items()
         for v in values
     ),
-    ("a pool that is none", division("pool", None)),
-    ("a client that is none", division("clients", 0, None)),
-    ("domains that are no texts", division("domain_names", [{"a": 1}])),
     ("no mapping", file("partition.json", lambda _: b"[1]")),
     ("nested", file("partition.json", lambda _: b"[" * 100_000)),
     ("no text", file("partition.json", lambda _: b"\xff\xfe")),
@@ -159,18 +150,17 @@ CONFIGS: list[tuple[str, Callable[[Path], None]]] = [
     *(
         (f"{key} {v!r:.20}", setting(key, v))
         for key, values in {
-            "rounds": (None, "2", True, -1, 0, 1.5, 10**20, float("inf")),
-            "seed": (None, "x", {}, 1.5, 10**30),
+            "rounds": (None, True, 0, 1.5, 10**20),
+            "seed": ("x", 1.5, 10**30),
             "clients": ("x", 0),
-            "protocol": (None, ["default"], 5),
-            "method": (None, {"class_path": 5}, {"class_path": "x", "init_args": "y"}),
-            "net": (None, 5, {}),
+            "protocol": (None, ["default"]),
+            "method": (None, {"class_path": 5}),
+            "net": (None, {}),
             "training": (None, 5),
             "cell": ("x", [1], {"table": "a"}, {"table": "a", "row": 1, "column": "b"}),
         }.items()
         for v in values
     ),
-    ("a number for a name", file("config.yaml", lambda text: text + b"5: 1\n")),
     ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n")),
     ("a list", file("config.yaml", lambda _: b"- 1")),
     (
@@ -200,20 +190,7 @@ CASES = [
         for place, prepared in ((METRICS, LINES), (CONFIG, CONFIGS))
     ),
     Case("report: a round twice", "report run", Damaged, METRICS, prepare=FILES[0][1]),
-    Case(
-        "load: fewer clients",
-        load,
-        Damaged,
-        METRICS,
-        prepare=division("clients", lambda c: c[:-1]),
-    ),
-    Case(
-        "figure: labels that are none",
-        "figure labels run --save p.png",
-        Damaged,
-        PARTITION,
-        prepare=division("clients", 0, "labels", None),
-    ),
+    Case("load: fewer clients", load, Damaged, METRICS, prepare=division("clients", lambda c: c[:-1])),
     *(
         Case(f"resume: {name} {what}", RESUME, Damaged, f"run/{name}", prepare=file(name, change))
         for name, changes in RESUMED.items()
@@ -228,7 +205,6 @@ CASES = [
             prepare=replaced(name, how),
         )
         for do, name, place, how in (
-            (load, "metrics.jsonl", "run", into_folder),
             (load, "metrics.jsonl", "run", into_fifo),
             (load, "partition.json", PARTITION, into_fifo),
             (load, "partition.json", PARTITION, into_loop),

@@ -24,7 +24,6 @@ def _searching(*searches: str) -> str:
 SEARCHES: dict[str, tuple[type[UserError], str]] = {
     "method.mu: {grid_search: []}": (BadValue, "search.method.mu"),
     "method.mu: {gird: [1]}": (BadValue, "search.method.mu"),
-    "method.mu: {grid_search: [1], choice: [2]}": (BadValue, "search.method.mu"),
     "method.mu: 3": (BadValue, "search.method.mu"),
     "method.mu: [1, 1]": (BadValue, "search.method.mu"),
     "method.mu: {uniform: [1]}": (BadValue, "search.method.mu"),
@@ -55,7 +54,6 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "mode: up": (BadValue, "mode"),
     "best: 1": (BadValue, "best"),
     "scheduler: hyper": (BadValue, "scheduler"),
-    "scheduler: [asha]": (BadValue, "scheduler"),
     "scheduler: {grace_period: 1}": (BadValue, "scheduler"),
     "scheduler: {name: asha, grace_period: 1.5}": (BadValue, "scheduler.grace_period"),
     "scheduler: {name: asha, reduction_factor: 1}": (BadValue, "scheduler"),

@@ -22,8 +22,3 @@ def test_bad_input_is_refused_in_one_line(
     folder = tmp_path / "here"
     folder.mkdir()
     carry_out(case, folder, monkeypatch, capsys)
-
-
-def test_every_case_has_a_name_of_its_own() -> None:
-    names = [name for name, _ in CASES]
-    assert len(set(names)) == len(names)

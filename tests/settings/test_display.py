@@ -7,8 +7,8 @@ import pytest
 
 import rayfl
 from rayfl import Federation, Inline, Training, nets
-from rayfl.data import Arrays, Data, Dirichlet, EmbeddedDigits, Synthetic
-from rayfl.methods import METHODS, FedProx, Local, TopK
+from rayfl.data import Arrays, Dirichlet, EmbeddedDigits, Synthetic
+from rayfl.methods import FedProx, Local, TopK
 from rayfl.running.result import Result
 from tests.support.records import write_run
 
@@ -45,19 +45,8 @@ def test_lines_have_what_differs_from_defaults(thing: object, line: str) -> None
     assert repr(thing) == line
 
 
-def test_every_method_is_short() -> None:
-    for name, cls in METHODS.items():
-        method = cls()
-        assert repr(method).startswith(f"{name}(")
-        assert len(repr(method)) < 200
-
-
-@pytest.fixture(scope="module")
-def data() -> Data:
-    return Synthetic(train=300, test=60, domains=2, partition=Dirichlet(alpha=1.0))
-
-
-def test_arrays_are_shown_by_their_shape(data: Data) -> None:
+def test_arrays_are_shown_by_their_shape() -> None:
+    data = Synthetic(train=300, test=60, domains=2, partition=Dirichlet(alpha=1.0))
     arrays = Arrays(np.zeros((50, 3)), np.zeros(50, int))
     assert repr(arrays).startswith("Arrays(x=ndarray [50, 3], y=ndarray [50], ")
     divided = data.federate(5, seed=0)

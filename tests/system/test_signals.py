@@ -1,14 +1,12 @@
 """Who answers the signals by which a program is told to stop."""
 
 import contextlib
-import fcntl
 import io
 import os
 import pty
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +20,6 @@ from rayfl.commands import table
 from rayfl.jobs import cells
 from rayfl.system.signals import STOPPING, asked_to_stop, handle_signals
 from tests.support.federations import small
-from tests.support.processes import rounds_of, wait_until
 from tests.support.tables import write
 
 
@@ -120,39 +117,6 @@ def test_what_is_written_to_a_closed_terminal_goes_nowhere() -> None:
         os.close(before)
 
 
-@pytest.mark.slow
-def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    """What it still has to say fails there, and ends nothing."""
-    control, terminal = pty.openpty()
-    command = [sys.executable, "-m", "rayfl.run", "--engine", "Inline", "--data", "Synthetic"]
-    command += ["--data.train", "60", "--data.test", "20", "--net", "LeNet", "--rounds", "100000"]
-    command += ["--checkpoint_every", "100000", "--loggers", "[]", "--output", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        command,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(terminal)
-    os.set_blocking(control, False)
-
-    def under_way() -> bool:
-        with contextlib.suppress(BlockingIOError):  # nothing new is shown
-            os.read(control, 65536)
-        return rounds_of(tmp_path / "run") >= 2
-
-    try:
-        wait_until(under_way, process)
-        os.close(control)
-        assert process.wait(120) == 130
-    finally:
-        process.kill()
-        process.wait()
-    assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
-
-
 class Stopping(Callback):
     """Has signals come in the first round."""
 
@@ -181,8 +145,9 @@ def ctrl_c() -> Iterator[None]:
         ((signal.SIGINT,), 1, 1, 1),
         ((signal.SIGINT, signal.SIGINT), 2, 1, None),
         ((signal.SIGTERM,), 2, 2, 1),
+        ((signal.SIGHUP,), 2, 2, 1),
     ],
-    ids=["once", "in the last round", "twice", "SIGTERM"],
+    ids=["once", "in the last round", "twice", "SIGTERM", "SIGHUP"],
 )
 def test_ctrl_c_ends_what_comes_after_a_run(
     tmp_path: Path, ctrl_c: None, numbers: tuple[int, ...], rounds: int, begun: int, left: int | None

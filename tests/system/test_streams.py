@@ -33,9 +33,11 @@ def full() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
-def show(lines: int) -> None:
+def say(lines: int, folder: Path) -> int:
+    """Print lines; of 0 a run prints what it has to say."""
     for _ in range(lines):
         print("a line")
+    return 0 if lines else int(not small(folder, quiet=False, rounds=1).run().complete)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -50,36 +52,24 @@ def test_characters_that_an_encoding_lacks_are_escaped(
     os.close(reads)
 
 
-@pytest.mark.parametrize("lines", [1, 10_000])  # less and more than buffers hold
-def test_nobody_reads(closed: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+@pytest.mark.parametrize("lines", [1, 10_000, 0])  # less and more than buffers hold
+def test_nobody_reads(
+    tmp_path: Path, closed: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
     take(monkeypatch, closed)
-    assert exit_code(lambda: show(lines)) == 141
+    assert exit_code(lambda: say(lines, tmp_path)) == 141
     assert capsys.readouterr().err == ""
     sys.stdout.flush()  # as the interpreter does at its end
 
 
-@pytest.mark.parametrize("lines", [1, 10_000])
-def test_the_disk_is_full(full: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+@pytest.mark.parametrize("lines", [1, 10_000, 0])
+def test_the_disk_is_full(
+    tmp_path: Path, full: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
     take(monkeypatch, full)
-    assert exit_code(lambda: show(lines)) == 2
+    assert exit_code(lambda: say(lines, tmp_path)) == 2
     assert capsys.readouterr().err == "rayfl: error: standard output: No space left on device\n"
     sys.stdout.flush()
-
-
-def test_a_run_that_nobody_reads(
-    tmp_path: Path, closed: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(monkeypatch, closed)
-    assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 141
-    assert capsys.readouterr().err == ""
-
-
-def test_a_run_whose_words_the_disk_has_no_room_for(
-    tmp_path: Path, full: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take(monkeypatch, full)
-    assert exit_code(lambda: int(not small(tmp_path / "run", quiet=False).run().complete)) == 2
-    assert capsys.readouterr().err == "rayfl: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

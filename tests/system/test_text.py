@@ -57,12 +57,10 @@ UNWRITABLE = "no Unicode"
 """What such names are in is refused when it is read: no file in UTF-8 could tell of them."""
 NAMES = {
     "colour": "a\x1b[31mb",
-    "clear the screen": "a\x1b[2J\x1b[Hb",
-    "title of the window": "a\x1b]0;owned\x07b",
     "link": "a\x1b]8;;http://x\x1b\\b\x1b]8;;\x1b\\",
     "control by one character": "a\x9b31mb\x9d",
     "over what was there": "a\rb\x08\x08",
-    "a line of its own": "a\nrayfl: error: b",
+    "a line of its own": "a\nrayfl: error: b\n# c",
     "another line": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "writing direction": "a\u202eb\u2066c\u200fd",
     "not seen": "a\u200bb\ufeffc\xadd",
@@ -73,7 +71,6 @@ NAMES = {
     "HTML": "a<script>b</script><img src=x onerror=y>&lt;",
     "Markdown": "a[b](http://x)![c](http://y)*d*_e_`f`~~g~~\\",
     "cell": "a|b||c",
-    "heading": "a\n\n# b\n- c",
     "formula": "a$x^2$b$\\frac{1}{0}$",
     "money": "$5 \\$6",
 }
