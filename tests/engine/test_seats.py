@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfl import Callback, Inline, Ray, Training, load_models, resumed
+from rayfl import Callback, Ray, Training, load_models, resumed
 from rayfl.data import FederatedData
 from rayfl.engine.session import BadUpdate
 from rayfl.engine.travel import Download
 from rayfl.errors import BadCode
-from rayfl.methods import Facts, FedAvg, Method, TopK
+from rayfl.methods import FML, Facts, FedAvg, Method, TopK
 from rayfl.methods.fedamp import FedAMP
 from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.feddbe import FedDBE
@@ -27,7 +27,6 @@ from rayfl.nets import SplitNet
 from rayfl.record.history import round_totals
 from rayfl.sampling import Trace
 from rayfl.training import Batch, Client, Cosine, Gather, Mean, Params, Reduction, State, Sum
-from tests.engine.test_further_nets import Mutual
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.nets import close, same_bits
@@ -326,7 +325,7 @@ class Scaled(FedAvg):
         return dict.fromkeys(self.views, own + client.nets["more"].eval(down["more"], z))
 
 
-def test_modules_of_the_methods_own_train_and_are_averaged(tmp_path: Path) -> None:
+def test_modules_of_the_methods_own_train_and_are_averaged() -> None:
     run = federate(Scaled(), ragged(), TINY, cohorts=2)
     first, last = run.server.context.initial_of("more"), run.server.state["more"]
     assert first.keys() == {"conv.weight"}
@@ -334,9 +333,6 @@ def test_modules_of_the_methods_own_train_and_are_averaged(tmp_path: Path) -> No
     assert not torch.equal(first["conv.weight"], last["conv.weight"])
     stacked = federate(Scaled(), ragged(), TINY, cohorts=2, execution="stacked")
     assert_same(run.values(), stacked.values(), 1e-9)
-    for name, engine in (("one", Inline()), ("two", pretend(count=2))):
-        small(tmp_path / name, method=Scaled(), engine=engine, net=TINY, rounds=2, clients=4).run()
-    assert bytes_of_run(tmp_path / "one", False) == bytes_of_run(tmp_path / "two", False)
 
 
 def test_their_first_weights_follow_from_the_seed_alone() -> None:
@@ -349,7 +345,7 @@ def test_their_first_weights_follow_from_the_seed_alone() -> None:
 
 
 def test_a_module_has_a_name_of_its_own() -> None:
-    class Same(Mutual):
+    class Same(FML):
         def modules(self, net: Any) -> Mapping[str, Any]:
             return {"meme": partial(nn.Linear, 2, 2)}
 
