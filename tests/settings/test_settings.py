@@ -26,6 +26,7 @@ from rayfl.settings import Settings, above, at_least, at_most, below
 from rayfl.settings.arguments import arguments_of
 from rayfl.settings.base import class_names
 from rayfl.settings.imports import local_imports
+from rayfl.settings.reader import build_object
 from rayfl.system.own_code import code_digests
 from tests.support.federations import federation_from
 from tests.support.own_modules import OwnModules
@@ -76,6 +77,8 @@ def test_a_class_is_a_keyword_only_dataclass_by_itself():
         Soup(kind="red")
     with refused(Missing, f"{Soup._place}.beets"):
         Borscht()
+    with refused(BadValue, "dish"):
+        build_object(Soup, [0.5], "dish")
 
 
 @pytest.mark.parametrize(
