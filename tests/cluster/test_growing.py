@@ -32,12 +32,11 @@ LISTS = ("cluster_synced_files", "rsync_exclude", "rsync_filter", *(f"{name}_com
 WITHOUT_TOKEN = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": "/tmp"}
 
 
-def config(address: str, v2: bool) -> dict[str, Any]:
+def config(address: str) -> dict[str, Any]:
     """Return what ``ray up`` would have put on the head."""
     # Ray's packages lack the defaults that its type "fake_multinode" needs.
     provider: dict[str, Any] = {"type": "external", "module": PROVIDER, "gcs_address": address}
-    if v2:
-        provider |= {"launch_multiple": True, "head_node_id": HEAD}
+    provider |= {"launch_multiple": True, "head_node_id": HEAD}
     types: dict[str, Any] = {
         "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
         "gpu": {"resources": {"CPU": 2, "GPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 1},
@@ -50,15 +49,15 @@ def config(address: str, v2: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def cluster(v2: bool) -> Iterator[str]:
+def cluster() -> Iterator[str]:
     """Start the head; yield its address; stop it and what it has started."""
     folder = Path(tempfile.mkdtemp(prefix="gr-", dir="/tmp"))  # the paths of sockets must be short
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    (folder / "config.json").write_text(json.dumps(config(address, v2)))
+    (folder / "config.json").write_text(json.dumps(config(address)))
     environment = WITHOUT_TOKEN | {
-        "RAY_enable_autoscaler_v2": str(int(v2)),
+        "RAY_enable_autoscaler_v2": "1",  # as of `ray up`
         "RAY_FAKE_CLUSTER": "1",
         "RAY_CLOUD_INSTANCE_ID": HEAD,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD,
@@ -91,10 +90,8 @@ while sum(node["Alive"] for node in ray.nodes()) > 1:
 """
 
 
-@pytest.mark.parametrize("v2", [True, False])
-def test_a_host_with_a_gpu_comes_and_goes(tmp_path: Path, v2: bool) -> None:
-    """With the second version of the autoscaler, as ``ray up`` has it, and with the first one."""
-    with cluster(v2) as address:
+def test_a_host_with_a_gpu_comes_and_goes(tmp_path: Path) -> None:
+    with cluster() as address:
         call = [sys.executable, "-m", "rayfl.run", *SMALL, "--output", str(tmp_path / "run")]
         call += ["--engine.address", address, "--engine.actors", "2", "--engine.gpus_per_actor", "0.25"]
         done = subprocess.run(

@@ -41,18 +41,15 @@ class Later(FedAvg):
         return {"weights": (await client.fit(fitted.weights, doubled)).weights}, state
 
 
-SLOW = pytest.mark.slow
 NETS = [
     pytest.param(TRANSFORMER, TEXTS, id="attention"),
     pytest.param(GROUPED, VECTORS, id="GroupNorm"),
-]
-RECURRENT_NETS = [
-    pytest.param(CharLSTM(hidden=8), TEXTS, id="CharLSTM", marks=SLOW),
-    pytest.param(RECURRENT, TEXTS, id="GRU", marks=SLOW),
+    pytest.param(CharLSTM(hidden=8), TEXTS, id="CharLSTM"),
+    pytest.param(RECURRENT, TEXTS, id="GRU"),
 ]
 
 
-@pytest.mark.parametrize(("net", "data"), NETS + RECURRENT_NETS)
+@pytest.mark.parametrize(("net", "data"), NETS)
 def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> None:
     settings = SETTINGS | {"net": net, "data": data, "method": Ditto()}
     small(tmp_path / "whole", **settings).run()
@@ -62,14 +59,14 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> 
 
 
 @pytest.mark.usefixtures("kept_actors")
-@pytest.mark.parametrize(("net", "data"), [NETS[0], RECURRENT_NETS[0]])
-def test_two_actors_are_inline(tmp_path: Path, net: Any, data: Any) -> None:
+@pytest.mark.parametrize("net", [TRANSFORMER, pytest.param(CharLSTM(hidden=8), marks=pytest.mark.slow)])
+def test_two_actors_are_inline(tmp_path: Path, net: Any) -> None:
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        small(tmp_path / name, **SETTINGS, net=net, data=data, engine=engine).run()
+        small(tmp_path / name, **SETTINGS, net=net, data=TEXTS, engine=engine).run()
     assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
 
 
-@pytest.mark.parametrize(("net", "data"), NETS)
+@pytest.mark.parametrize(("net", "data"), NETS[:2])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_stacked_is_the_loop(tmp_path: Path, net: Any, data: Any) -> None:
     settings = SETTINGS | {"training": Training(lr=0.3, batch_size=10, precision="float64")}
@@ -95,17 +92,11 @@ def odd(kind: str) -> Module:
 @pytest.mark.parametrize(
     ("net", "data", "method"),
     [
+        *((net, TEXTS, FedAvg()) for net in (CharLSTM(hidden=8), RECURRENT)),
         (f"{MODULES}.hooked", VECTORS, FedAvg()),
-        *(
-            (odd(kind), VECTORS, FedAvg())
-            for kind in ("branch", "routing", "float32", "zero head", "zero gate")
-        ),
-        *(
-            pytest.param(odd(kind), VECTORS, FedAvg(), marks=SLOW)
-            for kind in ("module hook", "spectral norm", "cell", "checkpoint")
-        ),
-        pytest.param(CharLSTM(hidden=8), TEXTS, FedAvg(), marks=SLOW),
-        pytest.param(RECURRENT, TEXTS, FedAvg(), marks=SLOW),
+        *((odd(kind), VECTORS, FedAvg()) for kind in ("module hook", "branch", "spectral norm", "cell")),
+        *((odd(kind), VECTORS, FedAvg()) for kind in ("checkpoint", "routing", "float32")),
+        *((odd(kind), VECTORS, FedAvg()) for kind in ("zero head", "zero gate")),
         (MLP(hidden=[4]), VECTORS, Later()),
         ([MLP(hidden=[4]), odd("branch")], VECTORS, Local()),
         (MLP(hidden=[4]), VECTORS, FML(meme=odd("branch"))),
@@ -215,12 +206,9 @@ def test_texts_are_learned(tmp_path: Path) -> None:
     ("net", "features"),
     [
         (Module(path=VISION, arguments=SIZES), 4),
-        pytest.param(
-            Module(path="torchvision.models.mobilenet_v2", arguments={"width_mult": 0.1}), 1280, marks=SLOW
-        ),
-        pytest.param("torchvision.models.shufflenet_v2_x0_5", 1024, marks=SLOW),
+        (Module(path="torchvision.models.mobilenet_v2", arguments={"width_mult": 0.1}), 1280),
     ],
-    ids=["VisionTransformer", "MobileNet", "ShuffleNet"],
+    ids=["VisionTransformer", "MobileNet"],
 )
 def test_a_classifier_of_torchvision(tmp_path: Path, net: Any, features: int) -> None:
     """With a method that keeps the head, and read back from the checkpoint."""

@@ -228,12 +228,18 @@ def test_a_full_disk_says_so(
     assert bytes_of_run(tmp_path / "run", settings=False) == from_memory
 
 
-def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_states, "spill_folder", lambda: tmp_path / "gone")
+def test_a_folder_that_cannot_be_written_or_a_file_that_is_cut_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = ClientStates(0)
     states[0] = numbers(0)
-    with refused(Shortage, tmp_path / "gone"):
+    with monkeypatch.context() as patch, refused(Shortage, tmp_path / "gone"):
+        patch.setattr(client_states, "spill_folder", lambda: tmp_path / "gone")
         states[1] = numbers(1)
+    states[1] = numbers(1)
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with refused(Shortage, client_states.spill_folder()):
+        states.get(1)
 
 
 # ---- client files

@@ -59,9 +59,10 @@ def test_an_address_that_nobody_asked_for_is_told(
         cluster.connect(None)
         assert not capsys.readouterr().err
         monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
-        cluster.connect(None)
+        cluster.connect(None, True)
     (line,) = capsys.readouterr().err.splitlines()
     assert "10.1.2.3:6379" in line
+    assert [made.args for made in cluster.LocalRay.call_args_list] == [(False,), (True,)]
 
 
 @pytest.mark.parametrize("command", ["run", "table", "tune"])
@@ -173,15 +174,19 @@ def test_a_cluster_that_is_given_up_is_not_waited_for(monkeypatch: pytest.Monkey
 def test_a_cluster_is_left_by_the_way_in_which_it_was_joined(
     dead: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[bool] = []
-    monkeypatch.setattr(cluster, "connect", lambda *asked: lambda broken: left.append(broken))
+    left: list[Any] = []
+
+    def connect(*asked: Any) -> Any:
+        return lambda broken: left.append((*asked, broken))
+
+    monkeypatch.setattr(cluster, "connect", connect)
     monkeypatch.setattr(cluster.Cluster, "dead_process", lambda self, now=False: dead if now else None)
     for address, own in ((None, True), ("auto", False)):
-        joined = cluster.Cluster(address)
+        joined = cluster.Cluster(address, dashboard=own)
         joined.close()
         assert joined.is_own == own
         assert joined._reconnect_seconds == (0 if own else cluster.RECONNECT_SECONDS)
-        assert left.pop() == bool(dead)
+        assert left.pop() == (address, own, bool(dead))
         with pytest.raises(RuntimeError):
             joined._thread.submit(int)
 

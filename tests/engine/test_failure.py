@@ -16,14 +16,17 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 
 from rayfl import Inline, Ray, Training, UserError, evaluation, resumed
+from rayfl.engine.base import ClusterLost
 from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, Ditto, FedAvg
+from rayfl.running.recovery import disk_full_as_error
 from rayfl.running.result import Result
 from rayfl.training import Client, State
 from tests.support.federations import bytes_of_run, small
@@ -313,6 +316,32 @@ def test_a_loss_while_the_newest_checkpoint_is_damaged(
     assert "does not match its name; going back to the checkpoint before it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_loss_while_a_checkpoint_is_loaded(
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    gone: bool,
+) -> None:
+    """It is loaded again, unless Ray is gone by then."""
+
+    def lose() -> None:
+        if gone and losing.call_count == 2:
+            monkeypatch.setattr(PretendWorkers, "check", MagicMock(side_effect=ClusterLost("gone")))
+
+    losing = MagicMock(side_effect=lose)
+    with refused(Shortage) if gone else nullcontext() as end:
+        flaky(tmp_path / "run", ("aggregate", 4), ("restore", 1), at_loss=losing, method=Ditto())
+    assert losing.call_count == 2
+    if end is not None:
+        assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
+        return
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run") == [2]
+    assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 2
+
+
 @pytest.mark.parametrize(("stops", "gone"), [(True, False), (False, True), (True, True)])
 def test_a_loss_that_ends_the_run(
     tmp_path: Path, undisturbed: dict[str, bytes], stops: bool, gone: bool
@@ -556,3 +585,14 @@ def test_a_disk_that_is_full_for_a_while(
     assert not list((tmp_path / "run" / "checkpoints").glob("*.tmp"))
     resumed(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
+
+
+def test_a_full_disk_that_ends_a_run_says_how_to_go_on(tmp_path: Path) -> None:
+    """By what there is of the run; other errors stay what they are."""
+    for way_on in ("start the run again", f"go on with --resume {tmp_path}"):
+        with refused(Shortage) as full, disk_full_as_error(tmp_path):
+            raise ValueError from OSError(errno.ENOSPC, "")
+        assert str(full.value).endswith(f"make room; then {way_on}")
+        (tmp_path / "config.yaml").touch()
+    with pytest.raises(KeyError), disk_full_as_error(tmp_path):
+        raise KeyError

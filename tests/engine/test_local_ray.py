@@ -47,27 +47,14 @@ class Run:
     """A run in a fresh home, with a folder of its own for temporary files."""
 
     home: Path
+    folder: Path
     process: subprocess.Popen[str]
 
-    @property
-    def folder(self) -> Path:
-        return self.home / "run"
-
-    def family(self) -> list[psutil.Process]:
-        """Return the driver and all of Ray's processes."""
-        driver = psutil.Process(self.process.pid)
-        return [driver, *driver.children(recursive=True)]
-
     def left(self, family: list[psutil.Process], shared: set[Path]) -> list[str]:
-        """Return what is left of a run that has ended, in words; wait a while until it is nothing."""
-        end = time.monotonic() + LIMIT
-        while True:
-            left = [f"process {p.pid}" for p in family if lives(p)]
-            left += [f"shared memory {path}" for path in shared if path.exists()]
-            left += [f"temporary file {path}" for path in (self.home / "tmp").iterdir()]
-            if not left or time.monotonic() > end:
-                return left
-            threading.Event().wait(0.05)
+        """Return what is left of a run that has ended, in words."""
+        left = [f"process {p.pid}" for p in family if lives(p)]
+        left += [f"shared memory {path}" for path in shared if path.exists()]
+        return left + [f"temporary file {path}" for path in (self.home / "tmp").iterdir()]
 
 
 def lives(process: psutil.Process) -> bool:
@@ -89,8 +76,11 @@ def shared_memory(family: list[psutil.Process]) -> set[Path]:
 
 
 @contextlib.contextmanager
-def started(*options: str) -> Iterator[Run]:
-    """Start a run, as the leader of a process group."""
+def leaving_nothing(*options: str) -> Iterator[tuple[Run, list[psutil.Process]]]:
+    """Start a run, as the leader of a process group; yield it with all of its processes in its third round.
+
+    When it has ended, soon nothing is left.
+    """
     home = Path(tempfile.mkdtemp(dir="/tmp"))  # the paths of sockets must be short
     (home / "tmp").mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -102,18 +92,21 @@ def started(*options: str) -> Iterator[Run]:
         stderr=subprocess.PIPE,
         text=True,
     )
+    run = Run(home, home / "run", process)
     try:
-        yield Run(home, process)
+        wait_until(lambda: rounds_of(run.folder) >= 2, process)
+        driver = psutil.Process(process.pid)
+        family = [driver, *driver.children(recursive=True)]
+        shared = shared_memory(family)
+        yield run, family
+        end = time.monotonic() + LIMIT
+        while (left := run.left(family, shared)) and time.monotonic() < end:
+            threading.Event().wait(0.05)
+        assert left == []
     finally:
         process.kill()
         process.communicate()
         shutil.rmtree(home, ignore_errors=True)
-
-
-def under_way(run: Run) -> list[psutil.Process]:
-    """Return the processes of a run that has got to its third round."""
-    wait_until(lambda: rounds_of(run.folder) >= 2, run.process)
-    return run.family()
 
 
 def listening(family: list[psutil.Process]) -> list[tuple[str, str, int]]:
@@ -144,8 +137,7 @@ def mode(path: Path) -> int:
 
 def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
     """``timeout`` and batch systems send SIGTERM to all of a group; Ray's processes are not in it."""
-    with started("--rounds", "100000", "--checkpoint_every", "100000") as run:
-        family = under_way(run)
+    with leaving_nothing("--rounds", "100000", "--checkpoint_every", "100000") as (run, family):
         assert {"gcs_server", "raylet"} <= {process.name() for process in family}
 
         open_to_others = listening(family)
@@ -158,13 +150,11 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
         assert mode(run.home / ".ray" / "auth_token") == 0o600
         assert [mode(place) for place in (run.home / "tmp").iterdir()] == [0o700] * 2  # of Ray, and to spill
 
-        shared = shared_memory(family)
         os.killpg(run.process.pid, signal.SIGTERM)
         out, err = run.process.communicate(timeout=LIMIT)
         assert (run.process.returncode, err) == (130, "")
         assert f"go on with --resume {run.folder}" in out
         assert list((run.folder / "checkpoints").glob("manifest-*.json"))
-        assert run.left(family, shared) == []
         assert [path.name for path in run.home.iterdir() if path.name not in ("run", "tmp")] == [".ray"]
         assert [path.name for path in (run.home / ".ray").iterdir()] == ["auth_token"]
 
@@ -172,14 +162,11 @@ def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "kill", "code"), [("10", False, 0), ("100000", True, -signal.SIGKILL)])
 def test_what_a_run_leaves_that_ends_by_itself_or_is_killed(rounds: str, kill: bool, code: int) -> None:
-    with started("--rounds", rounds) as run:
-        family = under_way(run)
-        shared = shared_memory(family)
+    with leaving_nothing("--rounds", rounds) as (run, _):
         if kill:
             run.process.kill()
         run.process.communicate(timeout=LIMIT)
         assert run.process.returncode == code
-        assert run.left(family, shared) == []
 
 
 @pytest.mark.slow
@@ -204,9 +191,7 @@ def test_the_folder_of_a_command_comes_last_in_actors_too(tmp_path: Path) -> Non
     ("name", "part"), [("raylet", "Ray's raylet on this host"), ("gcs_server", "Ray's GCS at 127.0.0.1:")]
 )
 def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str, part: str) -> None:
-    with started("--rounds", "100000", "--quiet", "true") as run:
-        family = under_way(run)
-        shared = shared_memory(family)
+    with leaving_nothing("--rounds", "100000", "--quiet", "true") as (run, family):
         (victim,) = [process for process in family if process.name() == name]
         victim.kill()
         out, err = run.process.communicate(timeout=LIMIT)
@@ -215,7 +200,6 @@ def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str, part: str) -> None
         (line,) = [line for line in err.splitlines() if " pid=" not in line]
         assert line.startswith(f"rayfl: error: {part}")
         assert line.endswith(f"go on with --resume {run.folder}")
-        assert run.left(family, shared) == []
 
 
 # ---- a busy machine

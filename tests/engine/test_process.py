@@ -4,7 +4,7 @@ import ctypes
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from rayfl import Inline, load_models
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import actors, process
 from rayfl.engine.server import Server
+from rayfl.engine.travel import Download
 from rayfl.errors import Conflict, Missing, Shortage
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -181,17 +182,23 @@ def test_what_glibc_is_asked_for(system: str, monkeypatch: pytest.MonkeyPatch) -
     assert asked == ([(-4, 0), (-1, -1)] if system == "linux" else [])
 
 
-def test_what_an_actor_may_fill_of_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The actors are in this process, which stays as it is."""
+def test_an_actor_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it may fill of its GPU, and the bytes that it receives, weights in float32, and sends.
+
+    That is an exact sum, of two numbers in float64 for each.
+    """
     caps: list[float] = []
     monkeypatch.setattr(actors._Actor, "_set_up_process", lambda self, shown: None)
     monkeypatch.setattr(process, "_replaceable", False)
     monkeypatch.setattr(actors, "cap_gpu_memory", caps.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     data = small(tmp_path).federated_data()
-    for device in ("cuda", "cpu"):
-        plan = small(tmp_path, engine=Inline(device=device)).plan()  # type: ignore[arg-type]
-        with refused(Missing, "engine.device") if device == "cuda" else nullcontext():
-            actors.ClientActor("name", plan, data, 0.25)
+    with refused(Missing, "engine.device"):
+        actors.ClientActor("name", small(tmp_path, engine=Inline(device="cuda")).plan(), data, 0.25)
+    actor = actors.ClientActor("name", small(tmp_path, engine=Inline().resolve()).plan(), data, 0.25)
     assert caps == [0.25]
     assert process._replaceable
+    accumulated, result = actor.train(0, Download({"weights": actor.initial}, {}), [(0,), (1,)])
+    numbers = actor.initial.numel()
+    assert (result.ids, result.bytes_down, result.bytes_up) == ([0, 1], 4 * numbers, 16 * numbers)
+    assert [*accumulated] == ["weights"]
