@@ -238,10 +238,7 @@ OF_RAY = {"threads": [-1], "actors": [0], "clients_per_actor": [0], "cpus_per_ac
 
 @pytest.mark.parametrize(
     ("kind", "impossible"),
-    [
-        (Inline, {"threads": [0], "stack": [0]}),
-        (Ray, OF_RAY | {"gpus_per_actor": [-1.0, 1.5, 2]}),
-    ],
+    [(Inline, {"threads": [0], "stack": [0]}), (Ray, OF_RAY | {"gpus_per_actor": [-1.0, 1.5, 2]})],
 )
 def test_impossible_settings_are_refused(kind, impossible):
     for option, values in impossible.items():

@@ -83,11 +83,7 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     [
         ({"method": FML(meme="no.such.net")}, Missing, "method.meme"),
         ({"method": TopK(of=FML(meme="no.such.net"))}, Missing, "method.meme"),
-        (
-            {"method": FML(meme=CNNB()), "training": Training(batch_size=1)},
-            Conflict,
-            "training.batch_size",
-        ),
+        ({"method": FML(meme=CNNB()), "training": Training(batch_size=1)}, Conflict, "training.batch_size"),
     ],
 )
 def test_nets_that_do_not_work_are_refused_before_the_run(

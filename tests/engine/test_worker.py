@@ -1,6 +1,5 @@
 """A worker, and a session in one process: whose work counts, and what is kept of it."""
 
-import pickle
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -17,10 +16,9 @@ from rayfl.engine.base import Plan
 from rayfl.engine.inline import Inline, InlineWorkers
 from rayfl.engine.server import Server
 from rayfl.engine.session import Session
-from rayfl.engine.travel import EMPTY_DOWNLOAD, Download, RoundResult, States
+from rayfl.engine.travel import Download, RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Missing
-from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import Cohort, Ditto, FedAvg, Local
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.sums import combine
@@ -56,9 +54,7 @@ class Method(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         factor = float("nan") if self.spoil == "loss" and client.id == 3 else 1.0
         own = await client.fit(
-            state["own"],
-            lambda w, batch, factor: factor * client.loss(w, batch),
-            torch.tensor(factor),
+            state["own"], lambda w, batch, factor: factor * client.loss(w, batch), torch.tensor(factor)
         )
         idle = self.spoil == "idle" and client.id == 3
         w = (await client.fit(down["weights"], client.loss, epochs=0 if idle else None)).weights
@@ -185,43 +181,6 @@ def test_validation_images_are_augmented_anew_every_round() -> None:
     assert len({*losses[0], *losses[1]}) == 4
     assert losses[1] == losses[2]
     assert len({scores[i]["test"]["personal"].loss for scores in found for i in (0, 1)}) == 1
-
-
-# ---- state
-
-
-def test_state_moves_and_persists() -> None:
-    made, here = plan(), Worker(plan(), data())
-    download = Download({"weights": here.initial}, {})
-    here.train(0, download, [(0, 1)])
-    there = Worker(made, data())
-    states = here.hand_over([0, 2])
-    assert list(states) == [0]
-    assert list(here.states) == [1]
-    assert list(here.states_of([0, 1])) == [1]
-    there.train(1, download, [(0,)], (), False, "local_update", pickle.loads(pickle.dumps(states)))
-    assert there.states[0]["rounds"] == 2
-    stayed = Worker(plan(), data())
-    for round in range(2):
-        stayed.train(round, download, [(0,)])
-    assert same_bits(there.states[0], stayed.states[0])
-
-
-def test_a_state_moves_before_it_is_tuned() -> None:
-    def tuner() -> Worker:
-        tuning = Finetune(epochs=1, of="personal")
-        return Worker(plan(method=Ditto(), finetune=tuning), data())
-
-    def tuned(worker: Worker, *states: States) -> float | None:
-        found = worker.finetune(1, download, [(0,)], ("test",), EMPTY_DOWNLOAD, (), *states)
-        return found[0]["test"]["finetuned"].loss
-
-    here = tuner()
-    download = Download({"weights": here.initial}, {})
-    assert (untrained := tuned(here)) is not None
-    here.train(0, download, [(0,)])
-    expected = tuned(here)
-    assert tuned(tuner(), here.hand_over([0])) == expected != untrained
 
 
 def test_the_time_of_a_chunk_is_divided_by_samples() -> None:

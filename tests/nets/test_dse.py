@@ -133,10 +133,7 @@ def test_initialisation_is_that_of_plain_layers() -> None:
 # ---- sizes and options
 
 
-@pytest.mark.parametrize(
-    ("kind", "least"),
-    [(AlexNet(width=1024), 63), (DSECNN(), 4)],
-)
+@pytest.mark.parametrize(("kind", "least"), [(AlexNet(width=1024), 63), (DSECNN(), 4)])
 def test_smaller_images_are_refused(kind: Architecture, least: int) -> None:
     with torch.device("meta"):
         net = build(kind, (3, least, least + 1), 4)

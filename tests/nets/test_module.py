@@ -269,11 +269,7 @@ def test_what_does_not_fit_is_refused(net: Architecture | str, kind: type[UserEr
 
 @pytest.mark.parametrize(
     "net",
-    [
-        Module(path=f"{OWN}.Plain", head="lost"),
-        Module(path=f"{OWN}.Plain", head="act"),
-        f"{OWN}.convolved",
-    ],
+    [Module(path=f"{OWN}.Plain", head="lost"), Module(path=f"{OWN}.Plain", head="act"), f"{OWN}.convolved"],
     ids=str,
 )
 def test_a_head_that_is_no_linear_layer_is_refused(net: Architecture | str) -> None:

@@ -26,11 +26,7 @@ from rayfl.nets import (
     EfficientNetB0,
     FDSEAlexNet,
     FedAvgCNN,
-    FedFAAlexNet,
-    FedFACNN,
     FedGHCNN,
-    FedSRAlexNet,
-    FedSRCNN,
     ImageArchitecture,
     LeNet,
     MobileNetV2,
@@ -67,15 +63,6 @@ def test_parameter_counts_are_those_of_the_papers(kind: Architecture, side: int,
     """Of sizes and options that the documentation leaves out."""
     with torch.device("meta"):  # counting needs no memory
         assert parameters(build(kind, (3, side, side), 10)) == count
-
-
-def test_parts_of_digit_model() -> None:
-    with torch.device("meta"):
-        net = build(DigitModel(), (3, 28, 28), 10)
-    assert parameters(net.conv) == 312_768
-    assert parameters(net.fc) + parameters(net.head) == 13_906_442
-    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
-    assert sum(map(parameters, norms)) == sum(b.numel() for b in net.buffers()) == 5_632
 
 
 def test_parts_follow_one_another() -> None:
@@ -121,13 +108,6 @@ def test_sizes_follow_from_the_image_and_smaller_ones_are_refused(kind: Architec
             with refused(Conflict, "net") as caught:
                 build(kind, shape, 10)
             assert f"{least}x{least}" in str(caught.value)
-
-
-def test_same_seed_same_weights() -> None:
-    first, second, third = (build(PFLResearchCNN()) for seed in (1, 1, 2) if torch.manual_seed(seed))
-    for a, b, other in zip(first.parameters(), second.parameters(), third.parameters()):
-        assert torch.equal(a, b)
-        assert not torch.equal(a, other)
 
 
 BACKBONES = (ResNet18(), MobileNetV2(), EfficientNetB0(), DenseNet121())
@@ -267,7 +247,7 @@ def test_a_small_net_imports_neither_torchvision_nor_the_compiler() -> None:
 def test_every_net_is_in_the_documentation(kind: Architecture) -> None:
     """With the number of its parameters, for the size of images that the page says."""
     page = (Path(__file__).parents[2] / "docs" / "nets.md").read_text()
-    large = isinstance(kind, AlexNet | FDSEAlexNet | FedFAAlexNet | FedSRAlexNet | ViT)
+    large = any(part in str(kind) for part in ("AlexNet", "ViT"))
     side = 256 if large else 28 if isinstance(kind, DigitModel) else 32
     with torch.device("meta"):
         texts = isinstance(kind, TokenArchitecture)
@@ -334,8 +314,8 @@ def test_the_net_of_pfl_research() -> None:
         assert 0.99 * limit < net.get_parameter(weight).abs().max() <= limit
 
 
-@pytest.mark.parametrize("kind", [MOONCNN, FedFACNN, FedFAAlexNet, FedSRCNN, FedSRAlexNet])
-def test_a_net_that_begins_like_another_has_its_own_name(kind: type[Architecture]) -> None:
+@pytest.mark.parametrize("name", ["MOONCNN", "FedFACNN", "FedFAAlexNet", "FedSRCNN", "FedSRAlexNet"])
+def test_a_net_that_begins_like_another_has_its_own_name(name: str) -> None:
     with refused(Conflict, "net") as caught, torch.device("meta"):
-        build(kind(), (3, 8, 8), 10)
-    assert kind.__name__ in str(caught.value)
+        build(NETS[name](), (3, 8, 8), 10)
+    assert name in str(caught.value)

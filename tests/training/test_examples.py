@@ -36,17 +36,6 @@ def test_numbers_are_used_as_they_are():
     assert images.batch(torch.tensor([1]))[0].sum() > 0  # a copy
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_stacked_indices_give_stacked_batches(channels_last):
-    images = Examples(dataset(), torch.device("cpu"), torch.float32, channels_last)
-    indices = torch.tensor([[2, 0], [1, 2]])
-    x, y = images.batch(indices)
-    assert x.shape == (2, 2, 2, 4, 5)
-    for k in range(2):
-        assert torch.equal(x[k], images.batch(indices[k])[0])
-        assert torch.equal(y[k], images.batch(indices[k])[1])
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_arrays_that_run_backwards_are_the_same(dtype):
     forth = dataset(dtype)

@@ -32,11 +32,7 @@ LN = math.log
     [
         (CrossEntropy(), None, [LN(2), LN(9)]),
         (CrossEntropy(class_weights=[1, 3, 0]), None, [3 * LN(2), 3 * LN(9)]),
-        (
-            CrossEntropy(label_smoothing=0.3),
-            None,
-            [0.8 * LN(2) + 0.2 * LN(4), 0.8 * LN(9) + 0.2 * LN(9 / 4)],
-        ),
+        (CrossEntropy(label_smoothing=0.3), None, [0.8 * LN(2) + 0.2 * LN(4), 0.8 * LN(9) + 0.2 * LN(9 / 4)]),
         (Focal(), None, [LN(2) / 4, 64 / 81 * LN(9)]),
         (Focal(gamma=0.5), None, [LN(2) * 0.5**0.5, LN(9) * (8 / 9) ** 0.5]),
         (Focal(gamma=0), None, [LN(2), LN(9)]),

@@ -7,15 +7,7 @@ from torch import nn
 from rayfl.errors import BadCode
 from rayfl.nets import SplitNet, build
 from rayfl.training import Net, Params
-from tests.support.nets import (
-    CLASSES,
-    SHAPE,
-    make_client,
-    make_images,
-    same_bits,
-    smooth_net,
-    smooth_split,
-)
+from tests.support.nets import CLASSES, SHAPE, make_client, make_images, same_bits, smooth_net, smooth_split
 from tests.support.refusals import refused
 
 X = torch.randn(4, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -36,26 +36,6 @@ def drive(run: Any, fits: list[Update]) -> list[Any]:
     return results
 
 
-@EXECUTIONS
-def test_a_rate_of_its_own(run: Any) -> None:
-    """One step at twice the rate goes twice as far; at rate 0 nothing moves but the statistics."""
-    net = smooth_net(batch_norm=True)
-    clients = make_clients(net, [5, 5])
-    start = clients[0].initial
-    steps = [
-        [
-            fitted.weights - start
-            for fitted in drive(run, [only(c.fit(start, c.loss, lr=lr, stream=0)) for c in clients])
-        ]
-        for lr in (0.1, 0.2, 0.0)
-    ]
-    for once, twice, still in zip(*steps):
-        assert close(2 * once.trainable(), twice.trainable(), 1e-12)
-        assert all(not t.any() for t in still.trainable().values())
-        assert same_bits(still["conv.1.running_mean"], once["conv.1.running_mean"])
-        assert still["conv.1.running_mean"].any()
-
-
 def test_steps_are_the_first_ones_of_epochs() -> None:
     """Clients of 12 and 7 samples both take five steps: batches come pass after pass, and the last is cut."""
     net = smooth_net()

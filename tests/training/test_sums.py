@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from rayfl.errors import BadCode, Conflict
 from rayfl.training import Gather, Mean, Params, Sum, weighted_mean
-from rayfl.training.sums import (
-    _PIECE,
-    Accumulator,
-    ExactSum,
-    combine,
-    payload_bytes,
-)
+from rayfl.training.sums import _PIECE, Accumulator, ExactSum, combine, payload_bytes
 from tests.support.nets import same_bits
 from tests.support.refusals import refused
 
@@ -181,20 +175,11 @@ def vector(*values, dtype=torch.float64):
     return torch.tensor(values, dtype=dtype)
 
 
-UPLOADS = {
-    4: ({"x": vector(1, 2)}, 1),
-    1: ({"x": vector(3, 4)}, 3),
-    7: ({"x": vector(-1, 0)}, 4),
-}
+UPLOADS = {4: ({"x": vector(1, 2)}, 1), 1: ({"x": vector(3, 4)}, 3), 7: ({"x": vector(-1, 0)}, 4)}
 
 
 @pytest.mark.parametrize(
-    ("reduction", "expected"),
-    [
-        (Mean("samples"), [0.75, 1.75]),
-        (Mean("uniform"), [1, 2]),
-        (Sum(), [3, 6]),
-    ],
+    ("reduction", "expected"), [(Mean("samples"), [0.75, 1.75]), (Mean("uniform"), [1, 2]), (Sum(), [3, 6])]
 )
 def test_means_and_sums(reduction, expected):
     assert result_of({"x": reduction}, UPLOADS)["x"].tolist() == pytest.approx(expected, abs=1e-14)
