@@ -28,11 +28,25 @@ def prepared(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_ray_takes_the_file(path: Path) -> None:
-    config = prepared(path)
+def test_a_cluster_file(path: Path) -> None:
+    """Ray takes it, what is synced is there, and the token goes to every host before Ray starts."""
+    config, own = prepared(path), prepared(ROOT / "cluster.yaml")
     workers = [t for name, t in config["available_node_types"].items() if name != config["head_node_type"]]
     assert all(t["min_workers"] == (0 if path.stem == "aws-gpu" else 2) for t in workers)
     assert config["max_workers"] >= 2
+    mounts = config["file_mounts"]
+    assert all((ROOT / local).exists() for local in mounts.values())
+    assert {remote.removeprefix("~/rayfl/") for remote in mounts} == set(mounts.values())
+    for script in re.findall(r"~/rayfl/(\S+\.sh)", path.read_text()):
+        assert (ROOT / script).is_file()
+    (made,) = [c for c in config["head_setup_commands"] if "get-auth-token" in c]
+    assert made.startswith("umask 077;")
+    assert "~/.ray/auth_token" in config["cluster_synced_files"]
+    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
+    for kind in ("head", "worker"):
+        assert "bash ~/rayfl/examples/clusters/set_up.sh" in config[f"{kind}_setup_commands"]
+    for same in ("file_mounts", "cluster_synced_files", "setup_commands", "worker_setup_commands"):
+        assert config[same] == own[same]
 
 
 def test_hosts_with_gpus_come_when_they_are_asked_for() -> None:
@@ -41,35 +55,6 @@ def test_hosts_with_gpus_come_when_they_are_asked_for() -> None:
     assert kinds["head"]["resources"] == {"CPU": 0}
     assert kinds["gpu"]["resources"] == {"CPU": 8, "GPU": 1}
     assert (kinds["gpu"]["min_workers"], kinds["gpu"]["max_workers"]) == (0, 4)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_is_synced_is_there(path: Path) -> None:
-    mounts = prepared(path)["file_mounts"]
-    assert all((ROOT / local).exists() for local in mounts.values())
-    assert {remote.removeprefix("~/rayfl/") for remote in mounts} == set(mounts.values())
-    commands = path.read_text()
-    for script in re.findall(r"~/rayfl/(\S+\.sh)", commands):
-        assert (ROOT / script).is_file()
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_token_goes_to_every_host_before_ray_starts(path: Path) -> None:
-    config = prepared(path)
-    made = [c for c in config["head_setup_commands"] if "get-auth-token" in c]
-    assert len(made) == 1
-    assert made[0].startswith("umask 077;")
-    assert "~/.ray/auth_token" in config["cluster_synced_files"]
-    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
-    for kind in ("head", "worker"):
-        assert "bash ~/rayfl/examples/clusters/set_up.sh" in config[f"{kind}_setup_commands"]
-
-
-@pytest.mark.parametrize("path", CLOUDS, ids=lambda path: path.stem)
-def test_clouds_differ_from_hosts_of_ones_own_where_they_must(path: Path) -> None:
-    own, cloud = prepared(ROOT / "cluster.yaml"), prepared(path)
-    for same in ("file_mounts", "cluster_synced_files", "setup_commands", "worker_setup_commands"):
-        assert cloud[same] == own[same]
 
 
 @pytest.mark.parametrize("name", ["cluster", "job"])
@@ -127,6 +112,16 @@ def test_the_ports_of_the_firewall_are_those_of_ray() -> None:
     assert set(range(10002, 20000)) <= shut  # of workers
 
 
+SUDO = 'shift; exec "$@"'
+
+
+def write_programs(folder: Path, programs: dict[str, str]) -> None:
+    """Write stand-ins for programs, in the shell's language."""
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!{shutil.which('sh')}\n{body}\n")
+        (folder / name).chmod(0o755)
+
+
 @pytest.mark.parametrize(
     ("addresses", "asks"),
     [
@@ -140,13 +135,7 @@ def test_the_ports_of_the_firewall_are_those_of_ray() -> None:
 def test_the_firewall_is_set_on_the_internet(tmp_path: Path, addresses: list[str], asks: bool) -> None:
     """With stand-ins for ip, nft and sudo that say what they are given."""
     lines = "\n".join(f"2: eth0    inet {address} scope global eth0" for address in addresses)
-    for name, body in [
-        ("ip", f"cat <<'X'\n{lines}\nX"),
-        ("nft", f"cat > {tmp_path}/rules"),
-        ("sudo", 'shift; exec "$@"'),
-    ]:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    write_programs(tmp_path, {"ip": f"cat <<'X'\n{lines}\nX", "nft": f"cat > {tmp_path}/rules", "sudo": SUDO})
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RAYFL_PORTS": "6379, 8076-8080"}
     call = ["bash", str(ROOT / "examples" / "clusters" / "firewall.sh"), "10.1.2.3"]
     subprocess.run(call, env=environment, check=True)
@@ -156,14 +145,13 @@ def test_the_firewall_is_set_on_the_internet(tmp_path: Path, addresses: list[str
         assert "ip daddr 10.1.2.3 accept" in rules
         assert "tcp dport { 6379, 8076-8080 } drop" in rules
         subprocess.run(call, env=environment | {"RAYFL_FIREWALL": "mine"}, check=True)
-        (tmp_path / "nft").write_text("#!/bin/sh\nexit 1\n")
+        write_programs(tmp_path, {"nft": "exit 1"})
         refused = subprocess.run(call, env=environment, capture_output=True, text=True)
         assert refused.returncode == 1
         assert "RAYFL_FIREWALL=mine" in refused.stderr
 
 
 IP = "echo '2: eth0    inet 203.0.113.9/24 scope global eth0'"
-SUDO = 'shift; exec "$@"'
 
 
 @pytest.mark.parametrize(
@@ -185,9 +173,7 @@ def test_without_what_it_needs_the_firewall_ends_with_an_error(
     tmp_path: Path, programs: dict[str, str], address: str | None, told: str
 ) -> None:
     """With a PATH on which nothing else is; Ray is started only after success."""
-    for name, body in programs.items():
-        (tmp_path / name).write_text(f"#!{shutil.which('sh')}\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    write_programs(tmp_path, programs)
     script = str(ROOT / "examples" / "clusters" / "firewall.sh")
     call = [str(shutil.which("bash")), script, *([] if address is None else [address])]
     environment = {"PATH": str(tmp_path), "RAYFL_PORTS": "6379"}

@@ -71,7 +71,7 @@ class Mortal(Ditto):
     their GPU while scoring.
 
     Args:
-        folder: where a file says who has died.
+        folder: where a file says who has died; "": their code only exits, every time.
         training: the round in which a client actor dies.
         aggregating: the round in which the server dies.
         scoring: the round in which a client actor dies.
@@ -85,6 +85,8 @@ class Mortal(Ditto):
         self.scoring = scoring
 
     def die(self, phase: str) -> None:
+        if not self.folder:
+            sys.exit(3)
         sign = Path(self.folder, phase)
         if not sign.exists():
             sign.touch()
@@ -525,35 +527,13 @@ def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path, how: str, wo
     assert isinstance(raised.value.__cause__, SystemExit) == (how == "exit")
 
 
-class Quitting(FedAvg):
-    """Its code would end the process in one place.
-
-    Args:
-        where: ``aggregate`` or ``scores``.
-    """
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        if self.where == "aggregate":
-            sys.exit(3)
-        return super().aggregate(server, up, cohort)
-
-    async def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
-        if self.where == "scores":
-            sys.exit(3)
-        return await super().scores(client, state, down, x)
-
-
 @pytest.mark.usefixtures("kept_actors")
-@pytest.mark.parametrize(
-    ("where", "engine"), [("aggregate", Inline()), ("aggregate", Ray(actors=1)), ("scores", Ray(actors=1))]
-)
+@pytest.mark.parametrize("engine", [Inline(), Ray(actors=1)], ids=["Inline", "Ray"])
+@pytest.mark.parametrize("where", ["aggregating", "scoring"])
 def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, engine: Any) -> None:
     """It is an error, and not a loss that is replayed."""
     with pytest.raises(RuntimeError, match=r"would end the process \(SystemExit: 3\)"):
-        small(tmp_path / "run", method=Quitting(where), engine=engine).run()
+        small(tmp_path / "run", method=Mortal("", **{where: 0}), engine=engine).run()
 
 
 def test_impossible_recoveries() -> None:

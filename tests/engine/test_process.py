@@ -83,23 +83,17 @@ def test_actors_begin_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class RunsAnother(Callback):
-    """Runs a federation in the first round of another one."""
+    """Runs a federation in the first round of another one, in its thread or beside it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, beside: bool = False) -> None:
+        self.folder, self.beside = folder, beside
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        if record["round"] == 0:
+        if record["round"] == 0 and self.beside:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(small(self.folder, rounds=2).run).result()
+        elif record["round"] == 0:
             small(self.folder, rounds=2).run()
-        return False
-
-
-class RunsBeside(RunsAnother):
-    """Runs it in another thread."""
-
-    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(super().after_round, run, record).result()
         return False
 
 
@@ -112,7 +106,7 @@ def test_a_callback_may_run_another_federation(tmp_path: Path, plain: dict[str, 
 def test_two_threads_do_not_run_at_once(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", rounds=2)
     with refused(Conflict, "this process"):
-        federation.run([RunsBeside(tmp_path / "other")])
+        federation.run([RunsAnother(tmp_path / "other", beside=True)])
     assert not (tmp_path / "other").exists()
 
 

@@ -40,13 +40,6 @@ from tests.support.refusals import refused
 WATCHES = "from rayfl import Callback\nclass Watch(Callback):\n    pass\n"
 
 
-class StopsAfterTwo(Callback):
-    """Ends a run in its second round."""
-
-    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        return bool(record["round"] == 1)
-
-
 class IsStopped(Callback):
     """Has a signal stop a run after its first round."""
 
@@ -74,13 +67,7 @@ def goes_on(folder: Path, *stops: int, **settings: Any) -> Path:
 )
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
     """`rayfl.testing` also sees that nothing of a method is kept outside of its states."""
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    net = net_of(name, LeNet())
-    small(whole, method=METHODS[name](), net=net).run()
-    stopping = small(split, method=METHODS[name](), net=net)
-    assert not stopping.run([StopsAfterTwo()]).complete
-    resumed(split, {"quiet": True}).run()
-    assert bytes_of_run(split) == bytes_of_run(whole)
+    goes_on(tmp_path, method=METHODS[name](), net=net_of(name, LeNet()))
 
 
 @pytest.mark.parametrize("point", ["after_aggregation", "after_training"])
