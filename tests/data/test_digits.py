@@ -155,12 +155,6 @@ def test_ink_on_paper_and_grey_on_grey(monkeypatch):
     assert full[..., 16, 16].mean() / 255 == pytest.approx(0.8, abs=0.02)
 
 
-def test_default_partition_is_a_domain_per_client(cache, builds):
-    data = EmbeddedDigits().federate(5, seed=0)
-    assert [s.domain for s in data.clients] == [0, 1, 2, 3, 4]
-    assert data.counts("val").min() > 0
-
-
 def test_the_cache_is_used_and_holds_the_same(cache, builds, built):
     dataset = EmbeddedDigits().load()
     assert same(dataset, built)

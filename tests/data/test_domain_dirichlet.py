@@ -23,14 +23,12 @@ def pool_of(train, test):
     counts = [(d, o, n) for o, part in ((TRAIN, train), (TEST, test)) for d, n in enumerate(part.values())]
     labels = np.concatenate([np.repeat(np.arange(len(n)), n) for _, _, n in counts])
     return Dataset(
-        inputs=np.zeros((len(labels), 1, 1, 1), np.uint8),
-        labels=labels.astype(np.int64),
-        domains=np.concatenate([np.full(sum(n), d) for d, _, n in counts]).astype(np.int64),
-        origin=np.concatenate([np.full(sum(n), o) for _, o, n in counts]).astype(np.uint8),
+        np.zeros((len(labels), 1), np.float32),
+        labels.astype(np.int64),
+        np.concatenate([np.full(sum(n), d) for d, _, n in counts]).astype(np.int64),
+        np.concatenate([np.full(sum(n), o) for _, o, n in counts]).astype(np.uint8),
         class_names=tuple(f"c{c}" for c in range(len(counts[0][2]))),
         domain_names=tuple(train),
-        mean=(0.5,),
-        std=(0.5,),
     )
 
 

@@ -26,6 +26,8 @@ from rayfl.errors import BadCode, BadData, Conflict
 from tests.support.federations import small
 from tests.support.refusals import refused
 
+NONE = np.zeros(0, np.int64)
+
 
 class Tiny(Data):
     """Classes of the given sizes, in train and test."""
@@ -72,20 +74,17 @@ def test_missing_numbers_are_refused():
 def by_hand():
     """Client 0: two cats, two dogs; client 1: four cats; with four classes, of which two are used."""
     dataset = Dataset(
-        inputs=np.zeros((10, 1, 1, 1), np.float32),
-        labels=np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 0]),
-        domains=np.zeros(10, np.int64),
-        origin=np.array([TRAIN] * 8 + [TEST] * 2, np.uint8),
+        np.zeros((10, 1, 1, 1), np.float32),
+        np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 0]),
+        np.zeros(10, np.int64),
+        np.array([TRAIN] * 8 + [TEST] * 2, np.uint8),
         class_names=("cat", "dog", "cow", "pig"),
         domain_names=("farm",),
         mean=(0.0,),
         std=(1.0,),
     )
-    empty = np.zeros(0, np.int64)
-    clients_data = (
-        ClientData(np.arange(4), empty, np.array([8]), 0),
-        ClientData(np.arange(4, 8), empty, np.array([9]), 0),
-    )
+    parts = ((np.arange(4), 8), (np.arange(4, 8), 9))
+    clients_data = tuple(ClientData(train, NONE, np.array([test]), 0) for train, test in parts)
     return FederatedData(dataset, clients_data, {"seed": 1})
 
 
@@ -111,9 +110,7 @@ def test_describe_is_json_and_tells_clients_apart():
     assert record["clients"][0]["labels"]["train"] == [2, 2, 0, 0]
     assert record["class_names"] == ["cat", "dog", "cow", "pig"]
     first, second = data.clients
-    moved = FederatedData(
-        data.dataset, (ClientData(first.train[::-1].copy(), first.val, first.test, 0), second)
-    )
+    moved = FederatedData(data.dataset, (replace(first, train=first.train[::-1].copy()), second))
     digests = [c["sha256"] for c in moved.describe()["clients"]]
     assert digests[0] != record["clients"][0]["sha256"]
     assert digests[1] == record["clients"][1]["sha256"]
@@ -235,9 +232,6 @@ class Assigns(Partition):
 
     def assign(self, dataset, clients, rng):
         return self.made(*(dataset.indices(split) for split in (TRAIN, TEST)))
-
-
-NONE = np.zeros(0, np.int64)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.data import CIFAR10, CIFAR100, MNIST, PACS, TEST, TRAIN, USPS, VAL, DigitsFive, OfficeCaltech10
+from rayfl.data import CIFAR10, CIFAR100, MNIST, PACS, TEST, TRAIN, USPS, VAL, OfficeCaltech10
 
 ROOT = os.environ.get("RAYFL_DATA")
 
@@ -62,18 +62,6 @@ def by_domain(dataset):
         name: tuple(int(((dataset.domains == d) & (dataset.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
         for d, name in enumerate(dataset.domain_names)
     }
-
-
-def test_digits_five(tmp_path):
-    """Of MNIST-M there may be a part only; the number of its training images is the same."""
-    root = root_with("mnist_m")
-    options = {"domains": ["MNIST", "USPS", "MNIST-M"], "verify": False, "cache": str(tmp_path)}
-    found = by_domain(DigitsFive(root=root, **options).load())
-    assert (found["MNIST"], found["USPS"]) == ((743, 0, 14000), (743, 0, 1860))
-    assert found["MNIST-M"][0] == 743
-    assert found["MNIST-M"][2] in (14000, 1500, 13601)  # all, of 7,500, of the two parts of the original
-    found = by_domain(DigitsFive(root=root, **options, quantity=2).load())
-    assert [n for n, _, _ in found.values()] == [1487] * 3
 
 
 OFFICE = {"caltech": (899, 112, 112), "amazon": (767, 96, 95), "dslr": (126, 16, 15), "webcam": (236, 30, 29)}

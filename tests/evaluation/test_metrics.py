@@ -196,9 +196,6 @@ def test_what_fedco2_prints_of_domains():
     assert best["domains"]["paper"]["accuracy"] == pytest.approx(0.8)
     assert best["domain_mean"] == pytest.approx((0.65 + 0.8) / 2)
     assert (best["std"], best["spread"]) == (None, "runs")
-    last = summary(papers(), records, evaluation.FedCO2Last())["headline"]
-    assert last["rounds"] == [2]
-    assert last["accuracy"] == pytest.approx((0.8 + 0.5 + 1) / 3)
 
 
 def test_what_fedco2_prints_of_cifar():

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
@@ -172,16 +170,8 @@ def test_values_that_are_not_finite_become_null_and_are_named(folder):
     assert result.history.not_finite == 3
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10,
-)
-
-
-@settings(max_examples=25)
-@given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_any_record_is_one_line_and_reads_back_as_it_was(content):
+def test_any_record_is_one_line_and_reads_back_as_it_was():
+    content = {"é\u2028\n": [1.5, None, -(2**70), {"": "\r\n\0😀"}], '"\\': True, "e": [[], {}, 1e-300]}
     text, _ = records._line(content)
     assert "\n" not in text
     assert json.loads(text) == content

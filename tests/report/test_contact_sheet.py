@@ -13,8 +13,7 @@ from tests.support.refusals import refused
     "options",
     [
         {"domains": 3, "dtype": "uint8"},
-        {"shape": (1, 9, 5), "classes": 3},
-        {"classes": 40, "train": 80},
+        {"shape": (1, 9, 5), "classes": 40, "train": 80},
         {"shape": (3, 150, 130), "train": 40},
     ],
 )

@@ -171,26 +171,20 @@ def test_of_many_clients_the_lowest_are_listed(tmp_path: Path, monkeypatch: pyte
     assert re.findall(r"client (\d)", named) == [str(i) for i in np.argsort(last, kind="stable")[:3]]
 
 
-class Reads(Callback):
-    """Keeps the page that is there after each round."""
-
-    def __init__(self) -> None:
-        self.pages: list[str] = []
-
-    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        path = run.path / PAGE
-        self.pages.append(path.read_text() if path.exists() else "")
-        return False
-
-
 def test_the_page_is_there_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FIRST", 0.0), ("PAUSE", 0.0), ("SHARE", 1e9)):
         monkeypatch.setattr(live, name, value)
-    reads = Reads()
-    small(tmp_path / "run", rounds=3).run([reads])
-    shown = [f"Running: {n} of 3" in page for n, page in enumerate(reads.pages, start=1)]
+    path, pages = tmp_path / "run" / PAGE, []
+
+    class Reads(Callback):
+        def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+            pages.append(path.read_text() if path.exists() else "")
+            return False
+
+    small(tmp_path / "run", rounds=3).run([Reads()])
+    shown = [f"Running: {n} of 3" in page for n, page in enumerate(pages, start=1)]
     assert shown == [True, True, False]
-    assert "Finished: 3 of 3" in (tmp_path / "run" / PAGE).read_text()
+    assert "Finished: 3 of 3" in path.read_text()
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,8 +113,7 @@ def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
 
 def test_panels_are_domains(tmp_path):
     series = series_of(group_runs([run(tmp_path / "run")]))
-    assert plots.domains_of(series) == ["ink", "print"]
-    assert plots.check_panels([], series) == ["ink", "print"]
+    assert plots.domains_of(series) == plots.check_panels([], series) == ["ink", "print"]
     assert plots.check_panels([ALL, "ink"], series) == [ALL, "ink"]
     with refused(Unknown, "panels"):
         plots.check_panels(["paint"], series)
