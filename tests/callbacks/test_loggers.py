@@ -20,7 +20,7 @@ from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, TensorBoard, WandB
 from rayfl.errors import Missing
 from rayfl.running.result import Result
 from rayfl.settings.imports import is_installed
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import bytes_of_run, small
 from tests.support.records import MadeUpRun, partition, record, write_run
 from tests.support.refusals import refused
 
@@ -212,8 +212,3 @@ def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_spec("offline_runs") is not None
     assert not is_installed("offline_runs")
     assert is_installed("tensorboard")
-
-
-def test_loggers_on_the_command_line() -> None:
-    assert federation_from([]).loggers == ["tensorboard"]
-    assert federation_from(["--loggers", "[wandb, mlflow]"]).loggers == ["wandb", "mlflow"]

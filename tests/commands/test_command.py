@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from rayfl.__main__ import COMMANDS, main
 from rayfl.commands import doctor
 from rayfl.commands.table import main as table
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.jobs.table_file import find_file, is_table, shipped_names
-from tests.support.refusals import refused, told
+from tests.support.refusals import told
 
 
 def test_it_names_its_commands_and_its_version(capsys):
@@ -168,21 +166,7 @@ def test_doctor_works_where_torch_does_not(tmp_path, capsys, monkeypatch):
     assert "GPU" not in said
 
 
-# ---- tables and tune spaces by name
-
-
-def test_names_of_what_comes_with_rayfl(tmp_path, monkeypatch):
-    """Of tables in order; but a file of the user's wins."""
-    names = shipped_names("examples")
-    assert names.index("fedco2/t9") < names.index("fedco2/t10")
-    assert all(is_table(find_file(name, "examples")) for name in names)
-    assert "fdse" in shipped_names("tune_spaces")
-    with refused(Unknown, "fedco2/t33") as caught:
-        find_file("fedco2/t33", "examples")
-    assert "did you mean fedco2/t3?" in str(caught.value)
-    monkeypatch.chdir(tmp_path)
-    Path("fdse").write_text("mine")
-    assert find_file("fdse", "tune_spaces") == Path("fdse")
+# ---- tables by name
 
 
 def test_a_table_and_a_cell_of_it_by_its_name(tmp_path, monkeypatch, capsys):

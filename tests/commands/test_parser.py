@@ -161,6 +161,7 @@ LINES = [
     ("--data Synthetic --data.partition IID --data.partition.alpha 1", Unknown, "data.partition.alpha"),
     ("--data.partition.help Nope", Unknown, "data.partition"),
     ("--training {3:[4]}", BadValue, "training"),
+    ("--training {3:4", BadValue, "training"),
     ("--training foo", BadValue, "training"),
     ("--data CIFAR10 --data.partition.alpha 0.1", BadValue, "data.partition"),
     ("--method rayfl.methods.Method", BadValue, "method"),
@@ -171,7 +172,10 @@ LINES = [
     ("--method.of.mu 0.1", Unknown, "method.of"),
     ("--method.mu 0.1 --method FedProx", Conflict, "method.mu"),
     ("--data.partition.alpha=1 --data.partition=Dirichlet", Conflict, "data.partition.alpha"),
+    ("--training.lr --rounds 3", Missing, "training.lr"),
     ("--rounds null", BadValue, "rounds"),
+    ("--rounds 1.5", BadValue, "rounds"),
+    ("--quiet maybe", BadValue, "quiet"),
 ]
 
 

@@ -1,7 +1,6 @@
 """The command line: what a user types, and what he is told when it cannot work."""
 
 import errno
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from rayfl.run import main
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
 from rayfl.settings.description import dump_config
-from tests.support.federations import federation_from
+from tests.support.federations import federation_from, records_of
 from tests.support.refusals import told
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
@@ -33,8 +32,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert config["method"]["init_args"]["intra"] == "none"
     assert config["data"]["init_args"]["partition"]["init_args"]["alpha"] == 0.3
     assert config["engine"]["init_args"]["memory_format"] == "channels_last"
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [len(line["cohort"]) for line in lines] == [3, 3]
+    assert [len(record["cohort"]) for record in records_of(output)] == [3, 3]
     for name in ("environment.json", "partition.json", "engine.jsonl", "clients.parquet", "summary.json"):
         assert (output / name).exists()
 
@@ -57,7 +55,11 @@ BAD: list[tuple[str, type[UserError], str]] = [
     ("--method FedCO2 --method.intra sideways", BadValue, "method.intra"),
     ("--training.lr .nan", BadValue, "training.lr"),
     ("--training.batch_size 1 --net CNNB", Conflict, "training.batch_size"),
+    ("--participation 0", BadValue, "participation"),
+    ("--participation 1.5", BadValue, "participation"),
     ("--rounds 0", BadValue, "rounds"),
+    ("--clients 0", BadValue, "clients"),
+    ("--eval_every -1", BadValue, "eval_every"),
     ("--clients 201", Conflict, "clients"),
     ("--data.shape [3,8,8]", Conflict, "net"),
     ("--net no.such.net", Missing, "net"),

@@ -43,12 +43,18 @@ def test_features_are_collected_with_their_labels(run):
         tsne.collect(models, "personal", 7, 2)
 
 
-@pytest.mark.parametrize("panels", ["together", "client"])
-def test_tsne_is_drawn_from_the_command_line(run, tmp_path, capsys, monkeypatch, panels):
-    path = tmp_path / "new" / "tsne.png"
-    more = ["--samples", "12", "--perplexity", "5", "--panels", panels]
-    monkeypatch.setattr(sys, "argv", ["tsne.py", str(run), "--save", str(path), *more])
-    assert tsne.main() == 0
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        (tsne, "--samples 12 --perplexity 5 --panels together"),
+        (tsne, "--samples 12 --perplexity 5 --panels client"),
+        (saliency, "--views online,offline --copies 2"),
+    ],
+)
+def test_pictures_are_drawn_from_the_command_line(run, tmp_path, capsys, monkeypatch, script, options):
+    path = tmp_path / "new" / "picture.png"
+    monkeypatch.setattr(sys, "argv", ["script.py", str(run), "--save", str(path), *options.split()])
+    assert script.main() == 0
     assert capsys.readouterr().out == f"{path}\n"
     assert len(np.unique(imread(path)[..., :3].reshape(-1, 3), axis=0)) > 50
 
@@ -69,15 +75,6 @@ def test_the_first_image_of_each_class():
     x, y = torch.arange(4.0)[:, None], torch.tensor([2, 0, 2, 1])
     images, labels = saliency.first_of_classes(x, y, 2)
     assert (images.flatten().tolist(), labels.tolist()) == ([1.0, 3.0], [0, 1])
-
-
-def test_saliency_is_drawn_from_the_command_line(run, tmp_path, capsys, monkeypatch):
-    path = tmp_path / "new" / "saliency.png"
-    more = ["--views", "online,offline", "--copies", "2", "--save", str(path)]
-    monkeypatch.setattr(sys, "argv", ["saliency.py", str(run), *more])
-    assert saliency.main() == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    assert len(np.unique(imread(path)[..., :3].reshape(-1, 3), axis=0)) > 50
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from rayfl.errors import Conflict
 from rayfl.federation import federation_of
 from rayfl.jobs import cells
-from rayfl.jobs.cells import CellRunner, Job, TableOutcome, remaining_seconds
+from rayfl.jobs.cells import CellRunner, Job, TableOutcome, check_code, remaining_seconds
 from rayfl.record.folder import read_config
-from tests.support.cells import run_here
-from tests.support.federations import bytes_of_run
+from tests.support.cells import record, run_here
+from tests.support.federations import Poisoned, bytes_of_run
+from tests.support.refusals import refused
 
 SETTINGS = {
     "data": "Synthetic",
@@ -31,6 +33,7 @@ SETTINGS = {
     "engine": "Inline",
 }
 ROUNDS = 24
+POISONED = f"{Poisoned.__module__}.Poisoned"
 
 
 def job(folder: Path, **changes: object) -> Job:
@@ -93,7 +96,7 @@ def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> No
 
 def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monkeypatch) -> None:
     fine = job(tmp_path / "fine", rounds=2)
-    bad = job(tmp_path / "bad", rounds=3, method="tests.support.federations.Poisoned")
+    bad = job(tmp_path / "bad", rounds=3, method=POISONED)
     (tmp_path / "fine").mkdir()  # as a process leaves it that is killed right at its start
     (tmp_path / "fine" / "environment.json").write_text("{}")
     watch = Watch()
@@ -148,6 +151,16 @@ def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) 
     assert not (mine.folder / "checkpoints").exists()
 
 
+def test_runs_of_other_code_are_refused_or_removed(tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    (run / "environment.json").write_text(json.dumps({"code": {Poisoned.__module__: "other"}}))
+    folders, settings = [run, tmp_path / "not begun"], [SETTINGS | {"method": POISONED}]
+    with refused(Conflict, run):
+        check_code(folders, settings)
+    check_code(folders, settings, remove=True)
+    assert not run.exists()
+
+
 def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> None:
     runner = CellRunner(None, print, print)
     runner.limit = 3
@@ -168,14 +181,6 @@ def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> Non
     runner.limit = 1
     assert not runner._has_room()
     assert cells.available_memory() > 0
-
-
-def record(of: Job, seconds: list[float], finished: bool = False) -> None:
-    of.folder.mkdir(exist_ok=True)
-    lines = [json.dumps({"round": k, "seconds": s}) for k, s in enumerate(seconds)]
-    (of.folder / "engine.jsonl").write_text("\n".join(['{"other": 1}', *lines, '{"torn']))
-    if finished:
-        (of.folder / "summary.json").write_text(json.dumps({"completed": len(seconds)}))
 
 
 def test_remaining_time(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What is shown of a table while it runs."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,15 @@ from rich.console import Console
 from rayfl.jobs import progress
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
+from tests.support.cells import record
 
 
 def two_cells(folder: Path) -> list[Job]:
     """One that is finished after 10 rounds of 2 s, and one that has done 4 rounds of 3 s."""
-    made = [Job("FedBN", name, 0, 10, folder / name, {}) for name in ("done", "begun")]
-    for job, rounds, seconds in zip(made, (10, 4), (2.0, 3.0)):
-        job.folder.mkdir()
-        lines = [json.dumps({"round": k, "seconds": seconds}) for k in range(rounds)]
-        (job.folder / "engine.jsonl").write_text("\n".join(lines) + "\n")
-    (made[0].folder / "summary.json").write_text(json.dumps({"completed": 10}))
-    return made
+    done, begun = (Job("FedBN", name, 0, 10, folder / name, {}) for name in ("done", "begun"))
+    record(done, [2.0] * 10, finished=True)
+    record(begun, [3.0] * 4)
+    return [done, begun]
 
 
 @pytest.mark.parametrize(

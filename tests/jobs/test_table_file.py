@@ -8,7 +8,7 @@ from rayfl import Federation, UserError
 from rayfl.commands.data import main as look_at
 from rayfl.data import MNIST, EmbeddedDigits
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
-from rayfl.jobs.table_file import Table, first_seeds
+from rayfl.jobs.table_file import Table, find_file, first_seeds, is_table, shipped_names
 from rayfl.settings.description import dump_config
 from rayfl.settings.reader import merge_layers
 from rayfl.tune.space import Space
@@ -20,10 +20,8 @@ from tests.support.tables import TINY, write
 def test_later_layers_win(tmp_path):
     table = Table.load(write(tmp_path))
     settings = table.settings("Prox", "by class", {"training.batch_size": 30, "seed": 3})
-    assert settings["method"] == "FedProx"
-    assert settings["method.mu"] == 0.5
-    assert settings["data.partition"] == "Dirichlet"
-    assert settings["training.batch_size"] == 30
+    layers = {"data.partition": "Dirichlet", "method": "FedProx", "method.mu": 0.5, "training.batch_size": 30}
+    assert settings.items() >= layers.items()
     assert table.settings("Prox", "even")["method.mu"] == 0.1
     place = {"table": "tiny", "row": "Prox", "column": "by class", "changed": ["training.batch_size=30"]}
     assert settings["cell"] == place
@@ -53,30 +51,28 @@ def test_methods_that_are_missing(tmp_path):
     assert table.missing_method({"method": "mine.Own"}) is None
 
 
-def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
+def test_data_are_found_by_the_environment(tmp_path, monkeypatch, capsys):
+    """By tables, runs and looks at them."""
     table = Table.load(write(tmp_path, TINY.replace("data: Synthetic", "data: MNIST")))
-    monkeypatch.setenv("RAYFL_DATA", "/there")
-    assert table.settings("FedAvg", "even")["data.root"] == "/there"
-    assert table.settings("FedAvg", "even", {"data.root": "/here"})["data.root"] == "/here"
-    assert "data.root" not in table.settings("FedAvg", "even", {"data": "Synthetic"})
-    monkeypatch.delenv("RAYFL_DATA")
-    assert "data.root" not in table.settings("FedAvg", "even")
 
-
-def test_runs_and_looks_find_data_by_the_environment(monkeypatch, capsys):
-    def root_of(*arguments):
-        data = federation_from(["--data", "MNIST", *arguments]).data
+    def roots(**changes):
+        settings = table.settings(
+            "FedAvg", "even", {f"data.{name}": value for name, value in changes.items()}
+        )
+        words = [word for name, value in changes.items() for word in (f"--data.{name}", value)]
+        data = federation_from(["--data", "MNIST", *words]).data
         assert isinstance(data, MNIST)
-        return data.root
+        return settings.get("data.root"), data.root
 
     monkeypatch.setenv("RAYFL_DATA", "/there")
-    assert root_of() == "/there"
-    assert root_of("--data.root", "/here") == "/here"
+    assert roots() == ("/there", "/there")
+    assert roots(root="/here") == ("/here", "/here")
+    assert "data.root" not in table.settings("FedAvg", "even", {"data": "Synthetic"})
     assert isinstance(federation_from([]).data, EmbeddedDigits)
     assert look_at(["show", "--data", "MNIST"]) == 2
     assert "/there" in capsys.readouterr().err
     monkeypatch.delenv("RAYFL_DATA")
-    assert root_of() is None
+    assert roots() == (None, None)
 
 
 def test_seeds(tmp_path):
@@ -161,3 +157,17 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
             path.write_text(text)
             with refused(BadValue, "file.yaml"):
                 read(path)
+
+
+def test_names_of_what_comes_with_rayfl(tmp_path, monkeypatch):
+    """Of tables in order; but a file of the user's wins."""
+    names = shipped_names("examples")
+    assert names.index("fedco2/t9") < names.index("fedco2/t10")
+    assert all(is_table(find_file(name, "examples")) for name in names)
+    assert "fdse" in shipped_names("tune_spaces")
+    with refused(Unknown, "fedco2/t33") as caught:
+        find_file("fedco2/t33", "examples")
+    assert "did you mean fedco2/t3?" in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    Path("fdse").write_text("mine")
+    assert find_file("fdse", "tune_spaces") == Path("fdse")

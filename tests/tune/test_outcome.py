@@ -198,6 +198,7 @@ def test_accuracies_are_shown_in_per_cent_and_losses_as_they_are():
     table = points_table(SPACE, results, BestPoints([], [(results, results[0])]))
     first = [next(iter(column.cells)) for column in table.columns]
     assert first == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
+    assert [row.style for row in table.rows] == ["bold", None]
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
     table = points_table(replace(SPACE, metric="loss"), results)

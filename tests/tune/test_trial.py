@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from rayfl.engine import Ray
 from rayfl.errors import Conflict, Missing
-from rayfl.methods import FedAvg
+from rayfl.methods import FedProx
 from rayfl.tune import sweep
 from rayfl.tune.space import SearchPoint, Space
 from rayfl.tune.trial import SweepContext, run_trial
@@ -23,7 +23,7 @@ from tests.support.refusals import refused
 from tests.support.sweeps import write
 
 
-class Broken(FedAvg):
+class Broken(FedProx):
     """Has a mistake in its code."""
 
     def aggregate(self, *given: Any) -> Any:
@@ -107,10 +107,7 @@ def test_a_trial_that_was_paused_goes_on_after_what_it_has_told(
 
 def test_an_error_of_the_users_code_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch)
-    search = "search: {method.mu: {grid_search: {a: {method: tests.tune.test_trial.Broken}}}}"
-    told.reports.clear()
-    space = Space.load(write(tmp_path, search=search))
-    run_trial({"search": 0, "method.mu": "a", "seed": 0}, SweepContext(space, tmp_path, {}, ()))
+    told.run(tmp_path, more="{method: tests.tune.test_trial.Broken}")
     assert told.rounds == [0]
     assert "raised ZeroDivisionError" in told.reports[-1]["failed"]
 
