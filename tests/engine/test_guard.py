@@ -250,8 +250,9 @@ def test_what_is_drawn_while_ray_comes_up_is_nobodys(when: str) -> None:
 
 
 def test_generators_of_ones_own_are_none_of_it() -> None:
-    own = lambda *_: (random.Random(1).random(), np.random.default_rng(1).random())  # noqa: E731
-    federate(Mistaken(own), DATA, TINY, 1)
+    federate(
+        Mistaken(lambda *_: random.Random(1).random() + np.random.default_rng(1).random()), DATA, TINY, 1
+    )
 
 
 def test_an_attribute_that_comes_or_goes_is_a_change() -> None:

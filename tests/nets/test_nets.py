@@ -277,8 +277,9 @@ def test_a_users_own_class_has_options() -> None:
 
 def test_texts_name_functions_only() -> None:
     """Python has the nets themselves, so that there is one way to say an option."""
-    with refused(Unknown, "net"):
+    with refused(Unknown, "net") as caught:
         build("LeNet")
+    assert "LeNet()" in str(caught.value)
     with refused(BadCode, "net"):
         build("rayfl.nets.LeNet")
 

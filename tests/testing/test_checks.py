@@ -263,6 +263,7 @@ class CountsNothing(FedAvg):
 
 RIGHT: list[tuple[Method, str, dict[str, Any]]] = [
     (ByValidation(), "runs", {}),
+    (ByValidation(), "plain_sgd_with_one_client", {"plain": {}}),
     (TopK(of=FedAvg(), share=0.5), "different_nets_work_or_are_refused", {}),
     (Numbered(), "every_part_of_the_state_changes", {}),
     (Numbered(), "declared_uploads_are_sent", {}),

@@ -93,6 +93,5 @@ def test_only_nets_compute_in_it() -> None:
     scores, seen = low.watch(w, x, ["fc.0", "head"])
     assert {t.dtype for t in (scores, *seen)} == {torch.float32}
     assert make_clients(plain, [3], precision="bfloat16")[0]._training.dtype == torch.float32
-    for precision in ("float32", "bfloat16"):
-        worker = start(FedAvg(), ragged(), TINY, precision=precision).worker
-        assert worker.net._bfloat16 == (precision == "bfloat16")
+    runs = [start(FedAvg(), ragged(), TINY, precision=each) for each in ("float32", "bfloat16")]
+    assert [run.worker.net._bfloat16 for run in runs] == [False, True]
