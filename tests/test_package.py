@@ -61,19 +61,10 @@ def test_a_citation_names_this_version():
 
 
 FILES = {
-    "my_method.py": """
-from rayfl.methods import FedProx
-
-
-class Mine(FedProx):
-    pass
-""",
+    "my_method.py": "from rayfl.methods import FedProx\nclass Mine(FedProx): ...\n",
     "my_net.py": """
 import math
-
 from torch import nn
-
-
 def make(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 """,

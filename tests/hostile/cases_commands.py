@@ -131,7 +131,6 @@ import os
 from rayfl.data import IID, Synthetic
 from rayfl.methods import FedAvg
 from rayfl.nets.convolutional import LeNet
-
 def raises(shape, classes):
     raise RuntimeError("no such \\x1b[2J luck\\nsecond line")
 def leaves(shape, classes):
@@ -146,7 +145,6 @@ def forward(shape, classes):
     net = LeNet().build(shape, classes)
     net.forward = lambda x: {}["x"]
     return net
-
 class Load(Synthetic):
     def load(self):
         raise RuntimeError("bad load")

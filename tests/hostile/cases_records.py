@@ -197,13 +197,7 @@ CASES = [
         for what, change in changes
     ),
     *(
-        Case(
-            f"{do if isinstance(do, str) else 'load'}: {name} as {how.__name__}",
-            do,
-            Missing,
-            place,
-            prepare=replaced(name, how),
-        )
+        Case(f"{place} {how.__name__}", do, Missing, place, prepare=replaced(name, how))
         for do, name, place, how in (
             (load, "metrics.jsonl", "run", into_fifo),
             (load, "partition.json", PARTITION, into_fifo),

@@ -126,11 +126,4 @@ CASES = [
         for base, wrong in BASES.items()
     ),
     *(Case(f"tune {line}", f"tune {line}", *wrong, files=FILES) for line, wrong in COMMANDS.items()),
-    Case(
-        "taken: options of a federation",
-        "tune s.yaml --list --data.noise 0.5 --training.lr 0.2",
-        says="method.mu: grid_search [0.0, 1.0]",
-        code=0,
-        files=FILES,
-    ),
 ]

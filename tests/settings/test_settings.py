@@ -8,6 +8,7 @@ import os
 import sys
 from abc import ABC
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import cloudpickle
@@ -23,7 +24,7 @@ from rayfl.methods import Facts, FedAvg, FedProx
 from rayfl.nets import MLP, Architecture
 from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below
-from rayfl.settings.arguments import arguments_of
+from rayfl.settings.arguments import arguments_of, convert_value
 from rayfl.settings.base import class_names
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import build_object
@@ -101,12 +102,18 @@ def test_types_and_bounds_are_checked(given, says):
 
 def test_a_subclass_may_have_other_bounds_and_checks():
     for value in (-math.inf, math.nan):
-        with refused(BadValue, "dish.salt"):
+        with refused(BadValue, "dish.salt") as caught:
             Borscht(beets=1, salt=value)
+        assert str(caught.value).endswith("it must be finite")
     with refused(BadValue, "dish.beets"):
         Borscht(beets=np.int64(1001))
     with refused(Conflict, "dish.heat"):
         Borscht(beets=1, heat="cold")
+
+
+def test_what_a_list_holds_is_converted_too():
+    assert convert_value("x", [np.int64(3), np.int8(2)], tuple[int, ...]) == (3, 2)
+    assert convert_value("x", (Path("a"), "b"), list[str]) == ["a", "b"]
 
 
 class Mild(Soup):

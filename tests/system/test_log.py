@@ -63,12 +63,6 @@ def test_a_resumed_run_goes_on_with_its_log(tmp_path):
     assert "INFO round 2 of 2 is next" in said[len(before) :]
 
 
-def fail(path: Path) -> None:
-    with RunLog("info") as run_log:
-        run_log.open(path / "run.log")
-        raise BadCode("client 2", "is bad")
-
-
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 def test_a_log_that_is_no_file_is_refused(tmp_path, make):
     """A pipe would be waited for."""
@@ -80,8 +74,9 @@ def test_a_log_that_is_no_file_is_refused(tmp_path, make):
 
 
 def test_an_error_is_kept(tmp_path):
-    with refused(BadCode, "client 2"):
-        fail(tmp_path)
+    with refused(BadCode, "client 2"), RunLog("info") as run_log:
+        run_log.open(tmp_path / "run.log")
+        raise BadCode("client 2", "is bad")
     assert messages(tmp_path) == ["ERROR BadCode: client 2 is bad"]
 
 
