@@ -109,6 +109,10 @@ def untyped(size, number):  # type: ignore[no-untyped-def]
     return typed(size, number)
 
 
+def renamed(size: tuple[int, ...], number: int) -> nn.Module:
+    return typed(size, number)
+
+
 def without(*, num_classes: int, **others: Any) -> nn.Module:
     return Plain(num_classes, **others)
 
@@ -152,6 +156,7 @@ IMAGES = (1, 4, 4)
         (f"{OWN}.Plain", "last", 5),
         (f"{OWN}.typed", "2", 4),
         (f"{OWN}.untyped", "2", 4),
+        (f"{OWN}.renamed", "2", 4),
         (f"{OWN}.without", "last", 5),
         (f"{OWN}.same", "last", 5),
         (Made(), "2", 4),

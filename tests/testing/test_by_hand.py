@@ -6,7 +6,6 @@ import torch
 
 from rayfl.methods import FedAvg
 from rayfl.methods.fedbabu import FedBABU
-from rayfl.methods.feddbe import FedDBE
 from rayfl.testing import assert_same, federate, points, ragged, start
 from rayfl.testing.by_hand import linear, tiny, tiny_wide
 from rayfl.training import Exponential
@@ -69,11 +68,6 @@ def test_the_settings_of_small_runs() -> None:
     changed = start(FedAvg(), PAIR, rounds=3, lr=0.5, seed=7, averaging="uniform", execution="stacked").worker
     assert (changed.plan.rounds, changed.plan.training.lr, changed.plan.seed) == (3, 0.5, 7)
     assert (changed.context.averaging, changed.plan.engine.execution) == ("uniform", "stacked")
-
-
-def test_an_exchange_belongs_to_the_round() -> None:
-    run = federate(FedDBE(), ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[1]])
-    assert run.servers[0]["before"]["mean"].shape == (5,)
 
 
 def test_scores_are_those_after_personalising() -> None:
