@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from rayfl.methods import METHODS
 from rayfl.nets import CNNB, ViT
 from tests.support.federations import small
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "export.md"
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -32,9 +29,8 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, capsys):
-    path = tmp_path / "model.safetensors"
-    assert main(["export", str(run), "--client", "3", "--view", "global", "--output", str(path)]) == 0
+def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path):
+    path = export(run, 3, tmp_path / "model.safetensors", view="global")
     weights, models = load_file(path), load_models(run)
     x, _ = models.batch(3)
     conv = nn.Sequential(
@@ -55,7 +51,8 @@ def test_a_program_of_two_nets_has_their_weights_alone(tmp_path, capsys):
     small(tmp_path / "run", method=METHODS["FedCO2"](), data=data, clients=3, rounds=1).run()
     assert main(["export", str(tmp_path / "run"), "--client", "1"]) == 2
     assert "give --format torch" in capsys.readouterr().err
-    path = export(tmp_path / "run", 1, tmp_path / "run" / "models", format="torch")
+    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
+    path = tmp_path / "run" / "models" / "client-1-personal.pt2"
     weights = check_program(tmp_path / "run").state_dict
     assert all(value.is_floating_point() for value in weights.values())
     assert load_models(tmp_path / "run")[1].module().state_dict().keys() == weights.keys()
@@ -145,17 +142,6 @@ def test_a_view_that_is_one_net_is_no_graph(tmp_path, capsys):
     assert sum(name.endswith("num_batches_tracked") for name in weights) == 4
     x, _ = models.batch(0)
     torch.testing.assert_close(net(x), models.scores(0, x)["global"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    blocks = [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
-    exec(blocks[0], {})
-    code = "import sys; sys.modules['rayfl'] = None\n" + blocks[1]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split(",")) == 7
 
 
 def test_a_method_of_ones_own_and_the_home_folder(tmp_path, monkeypatch, capsys):

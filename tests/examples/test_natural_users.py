@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl import Federation, Inline
 from rayfl.data import TEST, TRAIN, ByUser
 from rayfl.data.sets.leaf_files import CHARACTERS
 from rayfl.errors import BadValue, Conflict
 from rayfl.methods import Ditto, FedAvg, FedPer, Local
 from tests.support.examples import EXAMPLES
 from tests.support.examples import example as load_example
-from tests.support.federations import bytes_of_run, federation_from
+from tests.support.federations import federation_from
 from tests.support.refusals import refused
 
 example = load_example("natural_users.py")
@@ -81,17 +80,6 @@ def test_sharing_helps(users, least, gain):
     assert alone > least
     assert together > alone + gain
     assert partly > alone + 0.03
-
-
-def test_a_resumed_run_is_the_run(tmp_path):
-    def federation(name, rounds):
-        settings = example.SETTINGS["modules"] | {"rounds": rounds, "engine": Inline(), "checkpoint_every": 1}
-        return Federation(method=FedPer(), quiet=True, output=str(tmp_path / name), **settings)
-
-    federation("whole", 2).run()
-    federation("again", 1).run()
-    federation("again", 2).resume(tmp_path / "again").run()
-    assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "again")
 
 
 def test_the_example_of_modules_can_be_run(monkeypatch):
