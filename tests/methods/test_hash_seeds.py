@@ -10,7 +10,7 @@ import pytest
 from rayfl.methods import METHODS
 from tests.support.federations import bytes_of_run
 
-SOME = ("FedCO2", "FedFomo", "FedKD", "PartialFed", "SCAFFOLD")
+SOME = ("FedCO2", "FedFomo", "PartialFed")
 """Methods that keep mappings of clients or of layers, or select entries by name."""
 
 
