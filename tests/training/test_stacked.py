@@ -351,7 +351,7 @@ def test_a_trial_takes_five_samples_and_fewer():
         seen.append(len(batch.y))
         return F.cross_entropy(net(w, batch.x), batch.y)
 
-    fits = [c.fit(c.initial, loss) for c in make_clients(net, [12, 7])]
+    fits = [c.fit(c.initial, loss) for c in make_clients(net, [12, 7], batch_size=8)]
     assert stacked.discrepancy([only(fit) for fit in fits], 1e-9) == ""
     assert set(seen) == {5, 4, 3}
 
