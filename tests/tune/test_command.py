@@ -69,9 +69,11 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
     space.save(tmp_path)
     folder = ("--resume", str(tmp_path))
     assert asked(_resumed_sweep, *folder)[0].at_once == 3
-    found, _ = asked(_resumed_sweep, *folder, "--at_once", "2", "--checkpoint_every", "7")
+    more = ("--at_once", "2", "--checkpoint_every", "7", "--engine.threads", "3")
+    found, _ = asked(_resumed_sweep, *folder, *more)
     assert found.at_once == 2
     assert {int(point.settings["checkpoint_every"]) for point in found.example_points()} == {7}
+    assert {int(point.settings["engine.threads"]) for point in found.example_points()} == {3}
     assert found.result_settings == space.result_settings
     other = space_of(tmp_path, search="search: {method.mu: [0.0, 2.0]}")
     with refused(Conflict, tmp_path):
