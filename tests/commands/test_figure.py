@@ -1,3 +1,4 @@
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,9 @@ from tests.support.refusals import told
 def runs(tmp_path_factory):
     """A folder of two methods, two parameters and two seeds, on three domains."""
     folder = tmp_path_factory.mktemp("figure")
-    for method in ("A", "B"):
-        for mu in (0.1, 10.0):
-            for seed in (0, 1):
-                path = folder / method / f"{mu}-{seed}"
-                domains = ("ink", "print", "paint")
-                write_run(path, method=method, mu=mu, seed=seed, rounds=4, domains=domains)
+    for method, mu, seed in product(("A", "B"), (0.1, 10.0), (0, 1)):
+        domains, path = ("ink", "print", "paint"), folder / method / f"{mu}-{seed}"
+        write_run(path, method=method, mu=mu, seed=seed, rounds=4, domains=domains)
     return str(folder)
 
 

@@ -314,9 +314,8 @@ def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     limits = []
     monkeypatch.setattr(CellRunner, "run", lambda self, jobs: limits.append(self.limit) or TableOutcome())
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
-    assert table.main([*given, "--engine", "Ray"]) == 0
-    assert table.main([*given, "--engine", "rayfl.engine.Ray"]) == 0
-    assert table.main([*given, "--jobs", "7"]) == 0
+    for more in (["--engine", "Ray"], ["--engine", "rayfl.engine.Ray"], ["--jobs", "7"]):
+        assert table.main([*given, *more]) == 0
     assert limits == [1, 1, 7]
 
 
