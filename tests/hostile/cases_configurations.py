@@ -46,7 +46,6 @@ DAMAGED: dict[str, str | bytes] = {
     # tags
     "a command as a tag": "net: !!python/object/apply:os.system ['touch CANARY']",
     "bytes as a tag": "net: !!binary aGVsbG8=",
-    "a number that is none": "rounds: !!int x",
     "a truth that is none": "quiet: !!bool maybe",
     # no configuration
     "a number": "3",

@@ -24,7 +24,6 @@ def _searching(*searches: str) -> str:
 SEARCHES: dict[str, tuple[type[UserError], str]] = {
     "method.mu: {grid_search: []}": (BadValue, "search.method.mu"),
     "method.mu: {gird: [1]}": (BadValue, "search.method.mu"),
-    "method.mu: 3": (BadValue, "search.method.mu"),
     "method.mu: [1, 1]": (BadValue, "search.method.mu"),
     "method.mu: {uniform: [1]}": (BadValue, "search.method.mu"),
     "method.mu: {uniform: [a, b]}": (BadValue, "search.method.mu"),
@@ -47,7 +46,6 @@ SEARCHES: dict[str, tuple[type[UserError], str]] = {
 # a line that is added -> what is wrong, and where
 LINES: dict[str, tuple[type[UserError], str]] = {
     "samples: 0": (BadValue, "samples"),
-    "samples: 1.5": (BadValue, "samples"),
     "draw_seed: -1": (BadValue, "draw_seed"),
     "metric: speed": (BadValue, "metric"),
     "metric: [accuracy]": (BadValue, "metric"),

@@ -35,7 +35,6 @@ BAD: dict[str, tuple[str, str, type[UserError], str]] = {
     "another type": (ROW, "{method: FedAvg, rounds: x}", BadValue, "rounds"),
     "a set": (ROW, "{method: FedAvg, net: !!set {a}}", Damaged, "t.yaml"),
     "NUL": (ROW, '{method: FedAvg, unseen: "a\\0"}', BadValue, "unseen"),
-    "rows that are a number": ("rows:", "rows: 3\nx:", Unknown, "x"),
     "rows that are one row": ("  A:", "  a: {method: FedAvg}\n  A:", Conflict, "t.yaml"),
     "a row of dots": ("  A:", '  "..":', Conflict, "t.yaml"),
     "a row without a name": ("  A:", '  "":', Conflict, "t.yaml"),

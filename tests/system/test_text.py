@@ -40,6 +40,7 @@ from rayfl.system.text import (
     complain,
     counted,
     csv_cell,
+    did_you_mean,
     escape_hidden,
     escape_latex,
     one_line,
@@ -308,6 +309,9 @@ def test_the_closest_name() -> None:
     assert closest_name("agregate", ["scores", "aggregate"]) == "aggregate"
     assert closest_name("total", ["scores", "aggregate"]) is None
     assert closest_name("score", ["scores"], alike=0.95) is None
+    assert did_you_mean("Join-Ratio", ["clients", "participation"], "--") == "; did you mean --participation?"
+    assert did_you_mean("join_ratio", ["clients"]) == "."
+    assert did_you_mean("learning_rate", ["lr"]) == "; did you mean lr?"
 
 
 @EVERY
