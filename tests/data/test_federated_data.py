@@ -99,7 +99,8 @@ def test_label_matrix_and_skew_by_hand():
     assert skew["label_entropy"] == pytest.approx(0.5)
     assert skew["pooled_label_entropy"] == pytest.approx(2 - 0.75 * math.log2(3))
     assert (skew["classes_min"], skew["classes_mean"], skew["classes_max"]) == (1, 1.5, 2)
-    assert (skew["samples_min"], skew["samples_median"], skew["samples_max"]) == (4, 4, 4)
+    fewer = FederatedData(data.dataset, (replace(data.clients[0], train=np.arange(1)), data.clients[1]))
+    assert [fewer.skew()[f"samples_{which}"] for which in ("min", "median", "max")] == [1, 2.5, 4]
 
 
 def test_describe_is_json_and_tells_clients_apart():

@@ -133,6 +133,9 @@ def test_what_is_warned_of(tmp_path):
     (entry, *_) = compare("fedco2_t1", folders[:1])
     assert entry.warnings == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
     assert entry.values == {}, "no test of cells that are not complete"
+    unscored = office(tmp_path / "0", changed=("rounds=300",), stop_after=0)
+    (entry, *_) = compare("fedco2_t1", [unscored])
+    assert (entry.mean, entry.warnings[0]) == (None, "with rounds=300")
     (whole, *_) = compare("fedco2_t1", folders[1:])
     (entry, *_) = compare("fedco2_t1", folders)
     assert entry.warnings == ["with rounds=300", "without the seeds that are not complete yet (0)"]
