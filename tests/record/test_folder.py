@@ -52,6 +52,7 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
         folder.mkdir()
     RunFolder.create(run, "rounds: 1\n")
     (other / "letter.txt").write_text("")
+    (other / "letter.txt").chmod(0o700)  # may be written and run, and is no folder
     for used in (tmp_path, run, run / "config.yaml", other, other / "letter.txt"):
         with refused(InUse, used) as caught:
             check_unused(used)
@@ -96,8 +97,10 @@ def test_a_folder_is_on_the_disk_before_its_configuration(tmp_path, monkeypatch)
     run, done = tmp_path / "run", []
     config = run / "config.yaml"
     monkeypatch.setattr(files.disk, "sync_folder", lambda path: done.append((path, config.exists())))
-    RunFolder.create(run, "rounds: 1\n")
+    folder = RunFolder.create(run, "rounds: 1\n")
     assert done == [(run, False), (tmp_path, False), (run, True)]
+    folder.sync()
+    assert done[3:] == [(run, True)]
 
 
 def test_seeds_engines_and_measures_make_no_other_experiment():
