@@ -74,9 +74,17 @@ def test_without_the_file_it_says_where_to_put_it(checkpoints: Path) -> None:
     assert "TORCH_HOME" in str(caught.value)
 
 
+class Program:
+    """What a file must not be able to do when it is read."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
+        return pytest.fail, ("a file of weights ran a program",)
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        Program(),
         b"",
         b"not a file of weights",
         {"features.0.0.weight": torch.zeros(1)},

@@ -183,6 +183,7 @@ def test_scores_are_those_of_the_module(net: Architecture | str, head: str, feat
         n.replace(head, "head") if n.startswith(f"{head}.") else f"conv.{n}": v.shape
         for n, v in plain.state_dict().items()
     }
+    assert split.plain().state_dict().keys() >= plain.state_dict().keys()  # under its own names again
 
 
 def test_layers_do_not_overwrite_their_inputs() -> None:
@@ -193,6 +194,7 @@ def test_a_linear_layer_alone_is_a_net() -> None:
     net = build(f"{OWN}.linear", (7,), 3)
     assert list(net.state_dict()) == ["head.weight", "head.bias"]
     assert net(torch.zeros(2, 7)).shape == (2, 3)
+    assert list(net.plain().state_dict()) == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_0"])

@@ -162,11 +162,17 @@ def test_unknown_name_lists_the_nets_and_suggests_one(wrong: str, meant: str) ->
 
 
 @pytest.mark.parametrize(
-    "like", [torch.zeros(2, 3, 32), torch.zeros(2, 3, 32, 32, dtype=torch.int64)], ids=["3x32", "ids"]
+    ("like", "named"),
+    [
+        (torch.zeros(2, 3, 32), "inputs of shape (3, 32)"),
+        (torch.full((2, 3, 32, 32), 6), "token ids of shape (3, 32, 32) up to 6"),
+    ],
+    ids=["3x32", "ids"],
 )
-def test_nets_for_images_take_nothing_else(like: Tensor) -> None:
-    with refused(Conflict, "net"):
+def test_nets_for_images_take_nothing_else(like: Tensor, named: str) -> None:
+    with refused(Conflict, "net") as caught:
         build(LeNet(), tuple(like.shape[1:]), 10, like)
+    assert named in str(caught.value)
 
 
 @pytest.fixture
