@@ -268,6 +268,8 @@ def test_patience_counts_rounds_not_evaluations():
     assert not summary(people([10]), records[:2], evaluation.Default(patience=1), rounds=9)["early"]
     assert summary(people([10]), records[:3], evaluation.Default(patience=2), rounds=9)["early"]
     assert not summary(people([10]), records[:3], evaluation.Default(patience=3), rounds=9)["early"]
+    patience = Patience(2)
+    assert [patience.ends_run(*each) for each in enumerate((0.5, 0.4, None, 0.5))] == [False] * 3 + [True]
 
 
 def test_a_client_whose_update_was_dropped_has_not_trained():
