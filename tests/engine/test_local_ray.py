@@ -364,6 +364,15 @@ def test_the_processes_of_a_local_cluster(begun: dict[str, Any]) -> None:
     assert not list(begun["place"].iterdir())
 
 
+def test_the_processes_of_a_local_cluster_end_with_a_driver_that_is_killed(begun: dict[str, Any]) -> None:
+    """The kernel then closes the driver's end of a pipe, and what is in its buffers is lost."""
+    here = local_ray.LocalRay(dashboard=False)
+    here._cleaner.stdin.raw.close()
+    assert begun["process"].wait(60) == -signal.SIGKILL
+    assert here._cleaner.wait(60) == 0
+    assert not list(begun["place"].iterdir())
+
+
 def test_a_local_cluster_that_does_not_come_up(begun: dict[str, Any]) -> None:
     """Its processes end first: leaving it would wait for them."""
     begun["error"] = Missing("ray")
