@@ -148,7 +148,7 @@ def test_fits_of_other_losses_and_names_keep_for_themselves(phase: str | None, e
 @pytest.mark.parametrize(
     ("method", "phases"),
     [(FedALA(), {"local"}), (PartialFed(), {"local", "choice"}), (FedCO2(), {"mutual", "adapt"})],
-    ids=str,
+    ids=("FedALA", "PartialFed", "FedCO2"),
 )
 def test_methods_whose_fits_change_name_their_phases(method: Method, phases: set[str]) -> None:
     """Fed-CO2's mutual phase does not go on with the velocity of its adaptation."""
