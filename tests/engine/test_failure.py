@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -155,6 +155,39 @@ def test_a_process_that_dies_in_the_middle_of_its_work(
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == back_to
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_runtime")
+def test_processes_killed_while_they_evaluate_and_write_a_checkpoint(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server and an actor in the second evaluation, and all of them in the third checkpoint."""
+    due: list[slice] = []
+    get = RayWorkers.get
+
+    def striking(workers: RayWorkers, *arguments: Any) -> Any:
+        while due:
+            for where in (workers.server_where, *workers.where)[due.pop()]:
+                os.kill(where["pid"], signal.SIGKILL)
+        return get(workers, *arguments)
+
+    def strike(phase: str, number: int, victims: slice) -> None:
+        original, calls = getattr(Session, phase), count(1)
+
+        def call(session: Session, *arguments: Any) -> Any:
+            if next(calls) == number:
+                due.append(victims)
+            return original(session, *arguments)
+
+        monkeypatch.setattr(Session, phase, call)
+
+    monkeypatch.setattr(RayWorkers, "get", striking)
+    strike("evaluate", 2, slice(2))
+    strike("save", 3, slice(None))
+    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
+    assert everything(tmp_path / "run") == undisturbed
+    assert len(losses(tmp_path / "run")) == 2
 
 
 # ---- hosts that come and go
