@@ -115,7 +115,7 @@ def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
     assert line == f"rayfl: error: {says} {output}"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_what_comes_after_a_sweep(
     tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -204,29 +204,35 @@ def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runt
         assert bytes_of_run(killed / name) == bytes_of_run(whole / name)
 
 
-def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path, capsys, ray_runtime) -> None:
-    """Successive halving, one after the other; a failure does not end the others, and is tried again.
+@pytest.fixture(scope="module")
+def sweep_with_failure(tmp_path_factory: pytest.TempPathFactory, ray_runtime: str) -> tuple[list[str], Path]:
+    """The command of a sweep, and what it leaves: two searches, successive halving, one trial after another.
 
-    Two searches, each of which Ray Tune makes by itself; with its own files for TensorBoard.
+    Ray Tune makes each search by itself, here with its own files for TensorBoard.
     """
-    output = tmp_path / "out"
+    folder = tmp_path_factory.mktemp("sweep")
     space = write(
-        tmp_path,
+        folder,
         search="search: [{training.lr: [0.1, 0.0000001]}, {training.lr: [1.0e+30]}]",
         scheduler="scheduler: {name: asha, grace_period: 1, reduction_factor: 2}",
         more="{loggers: [tensorboard]}",
     )
+    output = folder / "out"
     given = [space, "--output", str(output), "--at_once", "1", "--address", ray_runtime]
     numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     assert main([*given, "--data.noise", "0.3"]) == 1
     assert [signal.getsignal(number) for number in numbers] == before, "Ray Tune leaves its own behind"
-    said = capsys.readouterr()
-    ends = ["0.1, base, seed 0: finished", "1e-07, base, seed 0: stopped after 1 rounds"]
-    assert all(f"lr={end}" in said.out for end in [*ends, "1e+30, base, seed 0: FAILED: client 0 in round 0"])
+    return given, output
+
+
+def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(
+    tmp_path: Path, sweep_with_failure: tuple[list[str], Path]
+) -> None:
+    """A failure does not end the other trials."""
+    _, output = sweep_with_failure
     assert Result.load(trial(output, "1e-07")).summary["completed"] == 1
     assert len([*(output / "tune").glob("*/*/events.*")]) == 3
-
     best = output / "best.yaml"
     table = Table.load(best)
     assert table.rows["Ditto"].settings["method"] == "Ditto"
@@ -234,15 +240,20 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert run_main(["--config", str(best), "--engine", "Inline", "--output", str(tmp_path / "one")]) == 0
     assert bytes_of_run(tmp_path / "one") == bytes_of_run(trial(output, "0.1"))
 
+
+def test_a_sweep_goes_on_with_what_failed(
+    sweep_with_failure: tuple[list[str], Path], ray_runtime: str, capsys
+) -> None:
+    given, output = sweep_with_failure
     first, stopped = untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))
     with told(InUse, output):
         assert main(given) == 2
     assert main(["--resume", str(output), "--address", ray_runtime]) == 1
     said = capsys.readouterr()
+    ends = ["0.1, base, seed 0: finished", "1e-07, base, seed 0: stopped after 1 rounds"]
     assert all(f"lr={end}" in said.out for end in ends), "the scheduler has seen both again"
-    assert "lr=1e+30, base, seed 0: client 0 in round 0" in said.err, (
-        "and the one that failed was tried again"
-    )
+    assert "lr=1e+30, base, seed 0: FAILED: client 0 in round 0" in said.out
+    assert "lr=1e+30, base, seed 0: client 0 in round 0" in said.err, "it was tried again"
     assert (untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))) == (first, stopped)
 
 
