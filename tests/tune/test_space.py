@@ -235,7 +235,7 @@ def test_what_a_file_says_and_what_it_leaves_out(tmp_path):
     assert (left_out.metric, left_out.mode, left_out.best) == ("accuracy", "max", True)
     assert (left_out.scheduler, left_out.searcher) == ({"name": "none"}, None)
     entries = {"samples": 2, "draw_seed": 3, "at_once": 4, "metric": "worst_decile", "mode": "min"}
-    others = "{title: A b, best: false, seeds: [5, 6]}"
+    others = '{title: "A\\nb", best: false, seeds: [5, 6]}'
     said = Space.load(write(tmp_path, entries=str(entries), others=others))
     assert (said.title, said.best, said.seeds) == ("A b", False, (5, 6))
     assert {key: getattr(said, key) for key in entries} == entries
@@ -285,4 +285,7 @@ def test_points_that_only_learn_otherwise_are_scored_alike():
     for keys, apart in ((APART, True), ([f"data.{key}" for key in SAME], False), (LEARNING, False)):
         for key in keys:
             assert Dimension(key, "choice", (1, 2)).changes_scoring is apart
-            assert Dimension("kind", "choice", ("a",), {"a": {key: 1}}).changes_scoring is apart
+            assert (
+                Dimension("kind", "choice", ("a",), {"a": {key: 1, "training.lr": 1}}).changes_scoring
+                is apart
+            )
