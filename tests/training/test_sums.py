@@ -79,6 +79,7 @@ def test_long_vectors_are_added_to_the_last_entry(size):
     for factor in (1 + 2.0**-30, -3.0):
         total.add(numbers * factor, 3 * size)
     assert torch.equal(total.value(), numbers * (2.0**-30 - 2))
+    assert (total.terms, total.reach) == (2, 6 * size)
 
 
 def test_a_sum_that_could_not_be_exact_is_refused():
