@@ -52,6 +52,14 @@ def test_several_runs_are_grouped_by_what_differs(folder):
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds"]
 
 
+def test_a_run_without_the_scores_that_are_asked_for_is_named(tmp_path, caplog):
+    path = write_run(tmp_path / "run", val=False)
+    rayfl.Plot(path, choose="last")
+    assert caplog.messages == []
+    rayfl.Plot(path, choose="best_val")
+    assert caplog.messages == [f"not recorded: scores on validation data, after aggregation ({path})"]
+
+
 def test_a_run_that_is_named_twice_counts_once(folder):
     twice = rayfl.Plot(Result.load(folder / "A-0.1-0"), folder, folder / ".." / folder.name / "A-0.1-0")
     assert len(twice.runs) == len(rayfl.Plot(folder).runs)
