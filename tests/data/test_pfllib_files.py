@@ -44,6 +44,7 @@ def test_the_clients_are_those_of_the_files_in_their_order(tmp_path, layout):
     data = write(tmp_path, train, test, layout, num_clients=11, num_classes=5).federate(None, 0)
     dataset = data.dataset
     assert (dataset.shape, dataset.inputs.dtype, dataset.classes) == ((1, 28, 28), np.float32, 5)
+    assert not dataset.warnings
     assert dataset.origin.tolist() == [TRAIN] * 22 + [TEST] * 11
     for held, *files in zip(data.clients, train, test, strict=True):
         for indices, content in zip((held.train, held.test), files):
