@@ -10,10 +10,10 @@ from rayfl.nets import module
 @pytest.fixture(autouse=True)
 def known_nets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take nets of these tests for rayfl's own."""
-    is_own = module.is_own_net
+    decides = module.is_own_net
 
-    def is_unknown(net: Any) -> bool:
+    def is_own_net(net: Any) -> bool:
         path = getattr(net, "path", net)
-        return is_own(net) and not (isinstance(path, str) and path.startswith("tests."))
+        return decides(net) and not (isinstance(path, str) and path.startswith("tests."))
 
-    monkeypatch.setattr(module, "is_own_net", is_unknown)
+    monkeypatch.setattr(module, "is_own_net", is_own_net)
