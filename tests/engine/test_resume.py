@@ -49,15 +49,25 @@ class IsStopped(Callback):
         return False
 
 
+class StopsAfter(Callback):
+    """Stops a run after so many rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        return record["round"] + 1 == self.rounds
+
+
 def goes_on(folder: Path, *stops: int, **settings: Any) -> Path:
-    """See that a run that is made longer has the bytes of a whole one; return the folder of that one."""
+    """See that a run that is stopped and goes on has the bytes of a whole one; return that one's folder."""
     whole, split = folder / "whole", folder / "split"
     settings = {"rounds": 4, **settings}
     small(whole, **settings).run()
-    first, *further = [*(stops or (2,)), settings["rounds"]]
-    small(split, **settings | {"rounds": first}).run()
-    for rounds in further:
-        resumed(split, {"rounds": rounds, "quiet": True}).run()
+    first, *further = stops or (2,)
+    assert not small(split, **settings).run([StopsAfter(first)]).complete
+    for rounds in [*further, settings["rounds"]]:
+        resumed(split, {"quiet": True}).run([StopsAfter(rounds)])
     assert bytes_of_run(split) == bytes_of_run(whole)
     return whole
 
