@@ -62,8 +62,9 @@ else
     fi
 fi
 temporary=/tmp/rayfl-$SLURM_JOB_ID
-export RAY_object_spilling_directory=${TMPDIR:-/var/tmp}/rayfl-$SLURM_JOB_ID    # /tmp may be memory
-for place in "$temporary" "$RAY_object_spilling_directory"; do    # in them, Ray lets everybody write
+large=${TMPDIR:-/var/tmp}/rayfl-$SLURM_JOB_ID    # /tmp may be memory
+export RAY_object_spilling_directory=$large/spilled
+for place in "$temporary" "$large"; do    # in them, Ray makes folders in which everybody may write
     mkdir -m 700 "$place" 2> /dev/null || [ -O "$place" ]
 done
 ulimit -Sn "$(ulimit -Hn)"    # Ray opens many files
@@ -80,7 +81,7 @@ fi
 started=$!
 until [ -e "$folder/stop" ] || ! kill -0 $started 2> /dev/null; do sleep 1; done
 kill -KILL -- -$started 2> /dev/null || true
-rm -rf "$temporary" "$RAY_object_spilling_directory" || true
+rm -rf "$temporary" "$large" || true
 [ -e "$folder/stop" ]
 NODE
 "${step[@]}" bash "$folder/node.sh" &
