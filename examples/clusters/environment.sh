@@ -10,8 +10,10 @@ export RAYFL_RAY_PORTS="--object-manager-port=8076 --node-manager-port=8077 --da
     --metrics-export-port=8079 --runtime-env-agent-port=8080 --min-worker-port=10002 --max-worker-port=19999"
 export RAYFL_PORTS="6379, 8076-8080, 8265, 10001-19999, 44217, 44227, 52365"
 
-# What does not fit into the object store goes to a disk, which /tmp need not be.
-export RAY_object_spilling_directory="${TMPDIR:-/var/tmp}"
+# What does not fit into the object store goes to a disk, which /tmp need not be. Ray lets everybody write into this folder.
+large="${TMPDIR:-/var/tmp}/rayfl-$(id -un)"
+mkdir -m 700 "$large" 2> /dev/null || [ -O "$large" ] || echo "rayfl: $large is somebody else's" >&2
+export RAY_object_spilling_directory="$large/spilled"
 
 # The head asks every host whether it is there: 2 s after its last answer, 4 s at most for an answer, three times. So a host
 # that falls silent is given up within 18 s, where Ray alone takes more than a minute. For networks that lose more: longer.
