@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,12 @@ def kept_actors(_kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Modules of the user's own in a folder of their own."""
     from tests.support.own_modules import OwnModules
 
     (tmp_path / "own").mkdir()
-    return OwnModules(tmp_path / "own", monkeypatch)
+    yield OwnModules(tmp_path / "own", monkeypatch)
+    for name, module in [*sys.modules.items()]:  # else another test may get one for its own of this name
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path / "own")):
+            del sys.modules[name]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,28 @@ def cluster() -> Iterator[str]:
     command += ["--node-ip-address=127.0.0.1", "--num-cpus=1", "--include-dashboard=false"]
     command += ["--disable-usage-stats"]
     command += [f"--temp-dir={folder / 'ray'}", f"--autoscaling-config={folder / 'config.json'}"]
-    with (
-        (folder / "head.log").open("w") as log,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as head,
-    ):
-        try:
-            wait_until(lambda: "will now block" in (folder / "head.log").read_text(), head)
-            yield address
-        finally:
-            os.killpg(head.pid, signal.SIGKILL)
-            shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as started:
+        started.callback(shutil.rmtree, folder, ignore_errors=True)
+        for left in (2, 1, 0):  # on a busy machine Ray may give up
+            with (folder / "head.log").open("w") as log:
+                head = subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=log, start_new_session=True
+                )
+            started.callback(_end, head)
+            try:
+                wait_until(lambda: "will now block" in (folder / "head.log").read_text(), head)
+                break
+            except AssertionError:
+                _end(head)
+                assert left, (folder / "head.log").read_text()
+        yield address
+
+
+def _end(head: "subprocess.Popen[bytes]") -> None:
+    """End a head and what it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(head.pid, signal.SIGKILL)
+    head.wait()
 
 
 SMALL = ["--data", "Synthetic", "--data.train", "80", "--data.test", "40", "--net", "LeNet", "--clients", "4"]
