@@ -70,7 +70,7 @@ def cluster() -> Iterator[str]:
     command += [f"--temp-dir={folder / 'ray'}", f"--autoscaling-config={folder / 'config.json'}"]
     with ExitStack() as started:
         started.callback(shutil.rmtree, folder, ignore_errors=True)
-        for left in (2, 1, 0):  # on a busy machine Ray may give up
+        for left in reversed(range(5)):  # on a busy machine Ray may give up
             with (folder / "head.log").open("w") as log:
                 head = subprocess.Popen(
                     command, env=environment, stdout=log, stderr=log, start_new_session=True
