@@ -35,8 +35,9 @@ test: $(READY) ## Check style and types and build the documentation, then run th
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: ## The same with the slow tests: kills, several hosts, sweeps, every method on actors.
-	@echo "All tests take about 20 minutes on two quiet cores, half an hour more as root with several hosts; make test 5 to 10."
-	$(MAKE) --no-print-directory test ARGS='-m "" $(ARGS)'
+	@echo "All tests take about 20 minutes on two quiet cores, 10 more as root with several hosts; make test 5 to 10."
+	$(MAKE) --no-print-directory test ARGS='-m "" $(or $(ARGS),--ignore tests/cluster)'
+	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" tests/cluster)
 
 format: $(READY) ## Put the code into the project's format.
 	$(BIN)/ruff check --fix .
