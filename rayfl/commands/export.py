@@ -77,7 +77,9 @@ def _write_model(
         if plain is None:
             problem = f"{view} is made of several nets, and has no weights of one net"
             raise Conflict("view", problem, "give --format torch")
-        content = save({name: value.contiguous() for name, value in plain.state_dict().items()})
+        content = save(
+            {n: t.clone(memory_format=torch.contiguous_format) for n, t in plain.state_dict().items()}
+        )
         write_file(path, content, "choose another --output")
     else:
         content = io.BytesIO()

@@ -268,11 +268,13 @@ class ClientModels:
 def _plain_module(net: Net, weights: Params) -> nn.Module:
     """Return a net with these weights as modules of PyTorch's own, in evaluation mode."""
     module = deepcopy(net.module)
-    for name, value in weights.items():
-        above, _, own = name.rpartition(".")
+    copies = {name: value.detach().clone() for name, value in weights.items()}
+    parameters = {name: nn.Parameter(copies[name]) for name in net.train_names}
+    for path, name in net.entry_at.items():
+        above, _, own = path.rpartition(".")
         owner = module.get_submodule(above)
         if own in owner._parameters:
-            owner._parameters[own] = nn.Parameter(value.detach().clone())
+            owner._parameters[own] = parameters.setdefault(name, nn.Parameter(copies[name]))
         else:
-            owner._buffers[own] = value.detach().clone()
+            owner._buffers[own] = copies[name]
     return module.plain().eval()

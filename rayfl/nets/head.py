@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.nets.memory import attributes, buffers, changed_value, check_batches, check_weights, generators
 from rayfl.nets.split import SplitNet
+from rayfl.system.text import short_repr
 
 
 def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
@@ -87,7 +88,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         drawn = [whose for whose, state in generators().items() if state != before[whose]]
         replaced = [n for n, b in buffers(trained, weights=True).items() if weights.get(n) is not b]
         changed, first = changed_value(constants, buffers(trained, weights=False)), attributes(trained)
-        trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
+        trained.load_state_dict(net.state_dict(), strict=False)  # so that what differs now is no weight
         trained(like)
     if drawn:
         raise BadCode(
@@ -129,7 +130,13 @@ def eval_scores(net: nn.Module, name: str, like: Tensor) -> Tensor:
     """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws."""
     net.eval()
     with torch.no_grad():
-        scores: Tensor = net(like.float() if like.is_floating_point() else like)
+        scores = net(like.float() if like.is_floating_point() else like)
+    if not isinstance(scores, Tensor):
+        raise BadCode(
+            "net",
+            f"{name} returns {short_repr(scores)} and not the tensor of its scores",
+            "write a module that returns that alone, as in `return self.net(x).logits`",
+        )
     return scores
 
 

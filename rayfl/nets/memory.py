@@ -44,6 +44,12 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
         like: two inputs.
     """
     held = {entry: p for entry, p in net.named_parameters() if p.requires_grad}
+    if not leaves_of(net(like)) <= {*held.values()}:
+        raise BadCode(
+            "net",
+            f"{name} computes with a tensor that is to be trained and is none of its parameters, as in a "
+            "list or an object of its own: make it an nn.Parameter of a layer, or use nn.ParameterList",
+        )
     others = {entry: p.detach().clone().requires_grad_() for entry, p in held.items()}
     used, reached = _weights_of(net(like), held), _weights_of(functional_call(net, others, (like,)), others)
     if lost := [entry for entry in held if entry in used and entry not in reached]:
@@ -52,6 +58,16 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
             f"{name} computes with {lost[0]!r} from a second place, such as a list or a function that holds "
             "the parameter, too, where it would never be trained: take it from its layer in each call",
         )
+
+
+def leaves_of(scores: Tensor) -> set[Tensor]:
+    """Return the tensors that scores have been computed from and that gradients reach."""
+    waiting, seen = [scores.grad_fn], set[Any]()
+    for node in waiting:
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return {node.variable for node in seen if hasattr(node, "variable")}
 
 
 def _weights_of(scores: Tensor, weights: Mapping[str, Tensor]) -> set[str]:

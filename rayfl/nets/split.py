@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 
 from rayfl.errors import BadCode, Conflict
 
@@ -26,6 +27,7 @@ class SplitNet(nn.Module):
 
     Layers do not overwrite their inputs (``inplace``). BatchNorm layers lose their count of batches
     (``num_batches_tracked``), the only integers among the entries; the running statistics do not need it.
+    Weights that layers share are one entry, under the name of the first.
 
     Args:
         conv: maps inputs, such as images [B, C, H, W], to flat features [B, F].
@@ -51,6 +53,7 @@ class SplitNet(nn.Module):
                 layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap
         drop_batch_counts(self)
         refuse_odd_weights(self)
+        share_weights(self)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the head, [B, D], for inputs [B, ...]."""
@@ -103,24 +106,49 @@ def drop_batch_counts(net: nn.Module) -> None:
 
 
 def refuse_odd_weights(net: nn.Module) -> None:
-    """Refuse layers that change their weights in every call, and parameters that would not be summed right.
-
-    A net's weights are told apart by their names, and summed as real numbers.
-    """
+    """Refuse layers that change weights in every call or take statistics of others, and odd parameters."""
     for name, layer in net.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             raise BadCode(
                 f"layer {name!r}", f"({type(layer).__name__}) changes weights in any call: leave max_norm out"
             )
-    names: dict[nn.Parameter, str] = {}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        wrong = ""
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise BadCode(
+                f"layer {name!r}", f"({type(layer).__name__}) has sparse gradients: leave sparse out"
+            )
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise BadCode(
+                f"layer {name!r}",
+                "is a SyncBatchNorm, and no client sees others' batches: use nn.BatchNorm2d",
+            )
+    for name, parameter in net.named_parameters():
         if parameter.is_complex():
-            wrong = "has complex numbers: use two parameters, and torch.complex in the forward pass"
-        elif names.setdefault(parameter, name) != name:
-            wrong = f"is also {names[parameter]!r}: give each layer a parameter of its own"
-        if wrong:
-            raise BadCode(f"parameter {name!r}", f"of the net {wrong}")
+            raise BadCode(
+                f"parameter {name!r}",
+                "of the net has complex numbers: use two parameters, and torch.complex in the forward pass",
+            )
+
+
+def share_weights(net: nn.Module) -> None:
+    """Make parameters in the same memory one parameter; refuse those in a part of another's memory."""
+    spans: list[tuple[int, int, str, nn.Parameter]] = []
+    for path, layer in net.named_modules():
+        for own, parameter in layer.named_parameters(recurse=False):
+            if is_lazy(parameter) or parameter.is_meta or not parameter.numel():
+                continue
+            start, name = parameter.data_ptr(), f"{path}.{own}"
+            reach = sum((n - 1) * step for n, step in zip(parameter.shape, parameter.stride(), strict=True))
+            end = start + (reach + 1) * parameter.element_size()
+            for first, last, other, there in spans:
+                if (first, last) == (start, end) and there.stride() == parameter.stride():
+                    layer._parameters[own] = there
+                elif first < end and start < last:
+                    raise BadCode(
+                        f"parameter {name!r}",
+                        f"of the net is a view of {other!r}, and would be trained apart: let the forward "
+                        "compute with that one, as in x @ self.first.weight.T",
+                    )
+            spans.append((start, end, name, parameter))
 
 
 def own_entries(module: nn.Module) -> list[str]:

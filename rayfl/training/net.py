@@ -47,6 +47,8 @@ class Net:
         eval: the twin that leaves BatchNorm statistics alone: for teachers, frozen heads and evaluation.
         has_batch_norm: whether training reads or writes batch statistics.
         modules_of: name of an entry -> the module it belongs to.
+        entry_at: path of a weight in the module -> the name of its entry. Paths that share a weight have one,
+            the head's if it is among them, or else the first.
     """
 
     eval: Net
@@ -105,22 +107,32 @@ class Net:
 
     def _set_module(self, module: SplitNet) -> None:
         self.module = module
-        self.modules_of = {
+        owners = {
             f"{prefix}.{name}" if prefix else name: part
             for prefix, part in module.named_modules()
             for name in own_entries(part)
         }
-        self.train_names = frozenset(n for n, p in module.named_parameters() if p.requires_grad)
+        held = {path: getattr(owner, path.rpartition(".")[2]) for path, owner in owners.items()}
+        paths = sorted(held, key=lambda path: not path.startswith("head."))
+        name_of = {id(held[path]): path for path in reversed(paths)}
+        self.entry_at = {path: name_of[id(tensor)] for path, tensor in held.items()}
+        self.modules_of = {path: owner for path, owner in owners.items() if self.entry_at[path] == path}
+        self.train_names = frozenset(n for n in self.modules_of if held[n].requires_grad)
+        self._names = {  # which methods ask for in each scoring
+            (cut, side): frozenset(n for n in self.modules_of if (n.partition(".")[0] in parts) == side)
+            for cut, parts in CUTS.items()
+            for side in (True, False)
+        }
         normed = {part for part in PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
         self.has_batch_norm = bool(normed)
         self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
-        slots: list[tuple[str, dict[str, Any], str]] = []
-        for name, owner in self.modules_of.items():
-            own = name.rpartition(".")[2]
-            slots.append((name, owner._parameters if own in owner._parameters else owner._buffers, own))
-        self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in PARTS}
+        self._slots: dict[str, list[tuple[str, dict[str, Any], str]]] = {part: [] for part in PARTS}
+        for path, owner in owners.items():
+            own = path.rpartition(".")[2]
+            slots = owner._parameters if own in owner._parameters else owner._buffers
+            self._slots[path.partition(".")[0]].append((self.entry_at[path], slots, own))
         self._loaded: dict[str, Params | None] = dict.fromkeys(PARTS)
         recurrent = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.RNNBase)]
         self._recurrent = {
@@ -138,14 +150,16 @@ class Net:
         with torch.random.fork_rng(devices=[]):
             torch.random.default_generator.manual_seed(seed_of(seed, "init", *counters))
             module = self._build()
-        state = {n: t.detach().clone() for n, t in module.named_parameters()}
-        state |= {n: t.detach().clone() for n, t in module.named_buffers()}
-        return Params({n: state[n].to(self._dtype) for n in self.modules_of}, self.train_names)
+        state = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        there = {n: t.detach().clone().to(self._dtype) for n, t in state if n in self.modules_of}
+        return Params({n: there[n] for n in self.modules_of}, self.train_names)
 
     def names(self, cut: Cut, part: Literal["features", "head"]) -> frozenset[str]:
         """Return the names of the extractor's or the head's entries under a cut."""
-        in_head = part == "head"
-        return frozenset(n for n in self.modules_of if (n.split(".", 1)[0] in CUTS[cut]) == in_head)
+        return self._names[cut, part == "head"]
 
     def __call__(self, w: Params, x: Tensor) -> Tensor:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
@@ -206,13 +220,21 @@ class Net:
         for part in parts:
             if self._loaded[part] is not w:
                 self._loaded[part] = None
-                for name, owner, own in self._slots[part]:
-                    owner[own] = w.tensors[name]
+                try:
+                    for name, owner, own in self._slots[part]:
+                        owner[own] = w.tensors[name]
+                except KeyError:
+                    if name.startswith(f"{part}."):
+                        raise
+                    problem = f"shares {name!r} with its {part}, which the method computes without it"
+                    raise BadCode(
+                        "net", problem, "choose another method, or share no weights there"
+                    ) from None
                 for layer in self._recurrent[part]:  # which keep a list of their weights besides
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
         for name, parameter, hooks in self._hooked:
-            tensor = w.tensors.get(name)  # of a part that is not called it may lack
+            tensor = w.tensors.get(self.entry_at[name])  # of a part that is not called it may lack
             if tensor is not None and tensor.requires_grad and not tensor._backward_hooks:
                 parameter.data = tensor.detach()  # hooks may hold on to the parameter
                 for hook in hooks:

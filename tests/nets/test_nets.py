@@ -296,13 +296,6 @@ def test_fedgh_has_five_nets(number: int) -> None:
         FedGHCNN(number=number)  # type: ignore[arg-type]
 
 
-def test_parameters_that_layers_share_are_refused() -> None:
-    embedding, head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
-    head.weight = embedding.weight
-    with refused(BadCode, "parameter 'head.weight'"):
-        SplitNet(nn.Sequential(embedding, nn.Flatten()), nn.Sequential(), head)
-
-
 def test_the_net_of_moon() -> None:
     """The projection head stands between LeNet's hidden layers and the head, and ends without a ReLU."""
     net = build(MOONCNN(features=32))
