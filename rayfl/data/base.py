@@ -11,6 +11,7 @@ import numpy as np
 
 from rayfl.data.dataset import TRAIN, UNUSED, VAL, ClientData, Clients, Dataset, not_finite
 from rayfl.data.federated import FederatedData
+from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, check_samples, round_shares, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
@@ -24,6 +25,7 @@ TestFrom = Literal["published", "pooled", "training"]
 _TEST_SHARE = 0.25  # PFLlib's
 _DIVIDED_AS = {"pooled": (TRAIN, TRAIN, TRAIN, UNUSED), "training": (TRAIN, VAL, UNUSED, UNUSED)}
 """Where clients' test data come from -> as what partitions see each part of the published division."""
+_USERS = "the clients are the users that the data name; data.partition divides them otherwise"
 _DIVIDED = {"pooled": "all samples together", "training": "the training samples alone"}
 
 
@@ -54,6 +56,7 @@ class Data(Settings, ABC, place="data"):
     """Seed of the partition and of the test and validation splits; the run's seed if not given."""
 
     def __post_init__(self) -> None:
+        vars(self)["_unnamed"] = self.partition is None
         vars(self)["partition"] = self._partition  # so that it is recorded, as if it had been given
         given = [f"data.{name}" for name in ("test_share", "test_by_class") if getattr(self, name)]
         if self.test_from != "published":
@@ -138,6 +141,9 @@ class Data(Settings, ABC, place="data"):
             )
         for warning in loaded.warnings:
             log.warning("%s", warning)
+        if vars(self).get("_unnamed") and loaded.users is not None and type(self._partition) is IID:
+            vars(self)["partition"] = ByUser()  # recorded, too
+            loaded = replace(loaded, remarks=(*loaded.remarks, _USERS))
         dataset = self.divide(loaded, seed)
         divided = dataset
         if self.test_share:

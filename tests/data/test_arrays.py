@@ -1,6 +1,8 @@
 """Data of one's own: arrays from Python, and from files."""
 
 import json
+import zipfile
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -15,8 +17,10 @@ import torch
 import rayfl
 from rayfl import Inline, Ray
 from rayfl.data import IID, TEST, TRAIN, VAL, ArrayFiles, Arrays, ByUser
+from rayfl.data.dataset import Dataset
+from rayfl.data.readers.files import FileData
 from rayfl.data.readers.tables import column
-from rayfl.errors import BadData, BadValue, Conflict, Missing, Shortage
+from rayfl.errors import BadData, BadValue, Conflict, Damaged, Missing
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -274,8 +278,54 @@ def test_a_long_text_in_parquet_is_not_held_for_every_row(tmp_path: Path, monkey
     labels = pa.DictionaryArray.from_arrays(np.arange(10_000, dtype=np.int32) // 9_999, texts)
     pq.write_table(pa.table({"x": np.ones(10_000), "y": labels}), tmp_path / "t.parquet")
     monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 1e8)
-    with refused(Shortage):
+    with refused(Damaged, tmp_path / "t.parquet"):
         ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+
+
+def test_texts_that_decode_to_far_more_than_their_file_are_refused(tmp_path: Path, monkeypatch):
+    """A text of 1,000 letters for each of 100,000 rows, of which the file holds one: 400 MB of 20 kB."""
+    monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 1e12)
+    texts = pa.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), ["a" * 1000])
+    table = pa.table({"x": pa.array([0.0]).take(pa.array(np.zeros(100_000, np.int32))), "y": texts})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd")
+    with refused(Damaged, tmp_path / "t.parquet"):
+        ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+
+
+def test_ordered_categories_keep_their_order(tmp_path: Path):
+    grades = pd.Categorical(["mild", "grave", "well", "mild"], ["well", "mild", "grave"], ordered=True)
+    pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": grades}).to_parquet(tmp_path / "t.parquet")
+    dataset = ArrayFiles(train=str(tmp_path / "t.parquet"), test_fraction=0.5).load()
+    assert dataset.class_names == ("well", "mild", "grave")
+    assert sorted(dataset.labels.tolist()) == [0, 1, 1, 2]
+
+
+def test_a_member_without_ending_is_not_read_in_the_place_of_an_array(tmp_path: Path):
+    """NumPy would take it for the array of this name, whose size has been looked at."""
+    np.savez(tmp_path / "t.npz", x=X, y=Y)
+    with zipfile.ZipFile(tmp_path / "t.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x", bytes(10**8))
+    assert np.array_equal(ArrayFiles(train=str(tmp_path / "t.npz")).load().inputs, X)
+
+
+class Hospitals(FileData):
+    """A data set of one's own, whose samples have users."""
+
+    def load(self) -> Dataset:
+        """Make it."""
+        data = Arrays(X, Y, users=np.arange(len(X)) % 3, test_fraction=0.5).load()
+        return replace(data, remarks=())
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, ByUser), (IID(), IID)])
+def test_users_of_any_data_are_the_clients_unless_a_partition_is_named(tmp_path: Path, given, expected):
+    data = Hospitals(partition=given)
+    federated = data.federate(3, seed=0)
+    users = [{int(i) for i in federated.dataset.users[client.train]} for client in federated.clients]
+    assert (users == [{0}, {1}, {2}]) == (expected is ByUser)
+    assert type(data.partition) is expected
+    assert any("users" in remark for remark in federated.remarks) == (expected is ByUser)
+    assert Hospitals(partition=data.partition).federate(3, seed=0).digest() == federated.digest()
 
 
 def test_columns_of_test_samples_are_those_of_training(tmp_path: Path):

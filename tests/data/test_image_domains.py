@@ -356,7 +356,8 @@ def test_a_domain_without_a_class_and_an_image_that_is_there_twice(tmp_path, lef
     partition = ImageFolders(root=str(root), image_size=4).federate(2, 0).describe()
     held = [[n > 0 for n in client["labels"]["train"]] for client in partition["clients"]]
     assert held == [[True, True], [False, True]]
-    lacks, copies = partition["remarks"]
+    lacks, scaled, copies = partition["remarks"]
+    assert scaled == "images are scaled to 4 x 4 pixels"
     assert lacks == "domain south has no images of class ill"
     assert copies.startswith("1 of 31 images are copies of others")
     assert "frame_0000 (1).png" in copies
@@ -370,7 +371,7 @@ def test_folders_are_told_apart_in_any_script(tmp_path, names):
     assert set(load(ImageFolders, tmp_path).class_names) == set(names)
     shutil.rmtree(tmp_path / "b" / names[1])
     dataset = load(ImageFolders, tmp_path)
-    assert dataset.remarks == (f"domain b has no images of class {names[1]}",)
+    assert dataset.remarks[0] == f"domain b has no images of class {names[1]}"
     assert [dataset.class_names[label] for label in set(dataset.labels[dataset.domains == 1])] == [names[0]]
 
 

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from rayfl.data.readers.files import check_decoded
+from rayfl.data.readers.samples import NamedLabels
 from rayfl.errors import BadData, Missing, Unknown
 from rayfl.system.files import open_file
-from rayfl.system.memory import check_memory
-
-_LESS = "use fewer samples"
 
 
 def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -34,12 +32,13 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
             problem = "is no file that rayfl reads"
             raise BadData(path, problem, "write the arrays into .npz, a folder of .npy files or .parquet")
         archive: Any = np.lib.npyio.NpzFile(file, allow_pickle=False)
-        if missing := [name for name in wanted if name not in archive.files]:
+        members = archive.zip.namelist()  # of which NumPy prefers one without the ending
+        if missing := [name for name in wanted if f"{name}.npy" not in members]:
             known = ", ".join(sorted(archive.files)[:10])
             raise Unknown(path, f"has no array {missing[0]!r}, only {known or 'none'}")
         check_decoded(path, sum(archive.zip.getinfo(f"{name}.npy").file_size for name in wanted))
         _check_lengths(path, {name: _shape(archive.zip, f"{name}.npy") for name in wanted})
-        return {name: archive[name] for name in wanted}
+        return {name: archive[f"{name}.npy"] for name in wanted}
 
 
 def _shape(archive: zipfile.ZipFile, member: str) -> tuple[int, ...]:
@@ -63,13 +62,14 @@ def _map_array(path: Path) -> np.ndarray:
     return np.asarray(np.lib.format.open_memmap(path, mode="r"))
 
 
-def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str, np.ndarray]:
+def read_parquet(path: Path, wanted: Sequence[str], others: bool, labels: str = "") -> Mapping[str, Any]:
     """Return columns of a parquet file by name: [n], or [n, k] of lists of k numbers each.
 
     Args:
         path: the file.
         wanted: names of columns.
         others: whether all other columns are read, too, but for an index of pandas.
+        labels: name of the column whose categories keep their order, if they have one in pandas.
     """
     import pyarrow as pa  # which few need
     import pyarrow.parquet as pq
@@ -85,12 +85,30 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
         groups, columns = range(head.num_row_groups), range(head.num_columns)
         chunks = [head.row_group(i).column(j) for i in groups for j in columns]
         mine = tuple(f"{name}." for name in read)
-        count = sum(chunk.num_values for chunk in chunks if f"{chunk.path_in_schema}.".startswith(mine))
-        check_decoded(path, 16 * count)  # a number has 8 bytes; it is held as Arrow's and as NumPy's
+        own = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(mine)]
+        # A number has 8 bytes; it is held as Arrow's and as NumPy's.
+        size = sum(max(16 * chunk.num_values, chunk.total_uncompressed_size) for chunk in own)
+        check_decoded(path, size)
         empty = {name: column(path, name, pa.chunked_array([], schema.field(name).type)) for name in read}
         texts = [name for name, values in empty.items() if values.dtype.kind == "U"]
         found = pq.ParquetFile(file, read_dictionary=texts).read(columns=read, use_threads=False)
-        return {name: column(path, name, found.column(name)) for name in read}
+        check_decoded(path, size + sum(_text_bytes(found.column(name)) for name in texts))
+        arrays: dict[str, Any] = {name: column(path, name, found.column(name)) for name in read}
+        kind = schema.field(labels).type if labels else None
+        if kind is not None and pa.types.is_dictionary(kind) and kind.ordered:
+            names = found.column(labels).unify_dictionaries().chunk(0).dictionary.to_pylist()
+            numbers = {name: number for number, name in enumerate(names)}
+            arrays[labels] = NamedLabels([numbers[each] for each in arrays[labels].tolist()], names)
+        return arrays
+
+
+def _text_bytes(values: Any) -> int:
+    """Return the bytes of a column of texts as an array, in which each has the length of the longest."""
+    import pyarrow.compute as pc
+
+    chunks = values.dictionary_encode().chunks
+    longest = [pc.max(pc.utf8_length(chunk.dictionary)).as_py() or 0 for chunk in chunks]
+    return 4 * max(longest, default=0) * (len(values) + sum(len(chunk.dictionary) for chunk in chunks))
 
 
 def _index(schema: Any) -> list[str]:
@@ -110,10 +128,7 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
     held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_string(held) or pa.types.is_large_string(held):
         whole = values.dictionary_encode().combine_chunks()
-        texts = whole.dictionary.to_pylist()
-        room = 4 * max(map(len, texts), default=0) * (len(texts) + len(whole))  # each has that of the longest
-        check_memory(room, f"the texts of column {name!r} in {path}", _LESS)
-        return np.array(texts, dtype=str)[whole.indices.to_numpy()]
+        return np.array(whole.dictionary.to_pylist(), dtype=str)[whole.indices.to_numpy()]
     values = values.cast(held)
     if _is_number_type(held) or pa.types.is_boolean(held):
         return np.asarray(values.to_numpy())

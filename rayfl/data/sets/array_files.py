@@ -84,7 +84,7 @@ class ArrayFiles(SampleData):
         inputs = [self.x] if isinstance(self.x, str) else self.x or columns
         with explain_decode_errors(path, _MEND):
             if parquet:
-                found = read_parquet(path, [*(inputs or []), *others], inputs is None)
+                found = read_parquet(path, [*(inputs or []), *others], inputs is None, self.y)
             else:
                 inputs = inputs or ["x"]
                 found = read_arrays(path, [*inputs, *others])

@@ -107,7 +107,7 @@ class DomainFolders(FileData):
             std=(1.0, 1.0, 1.0),
             augment="fedbn" if self.augments else "none",
             val_augment=self.val_augment and self.augments,
-            remarks=found.remarks,
+            remarks=(*found.remarks, f"images are scaled to {self.image_size} x {self.image_size} pixels"),
             warnings=() if self.published_sizes() else _copies(found.files, each),
         )
         return self.divide(dataset, self.seed or 0)
