@@ -4,6 +4,7 @@
     python benchmarks/scale.py --clients 100 300 --rounds 2        # a quick look
     python benchmarks/scale.py --registered 100000 1000000         # many clients, of whom few train
     python benchmarks/scale.py --scored 10000                      # scoring clients of one test sample
+    python benchmarks/scale.py --evaluated 10000 30000 100000      # and their records: linear in clients
     python benchmarks/scale.py --states 0 1                        # shares of the states that stay in memory
 
 Two nets ``CNNB`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
@@ -15,6 +16,7 @@ time per image and the memory should stay flat: a client costs its own training,
 the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
 processor time, which others on the machine do not change much, one evaluation of clients of one test sample;
 and one of W1's 100 clients of 100 test samples beside the bare forward pass over these 10,000 images.
+``--evaluated`` measures an evaluation of each population with its record, and what the process grows by.
 ``--states`` runs Fed-CO2 (again Algorithm 2) with AlexNet, whose offline model has 228 MB, on 12 clients
 (``--stateful``) of 8 samples of 3x64x64, all of whom train in a round, with shares of their states in memory,
 the others on disk: the time of a round, and the memory.
@@ -40,6 +42,7 @@ from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, IID, Data, Pathological, Synthetic
 from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.session import Session
+from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.score import CALL
 from rayfl.methods import Ditto, FedAvg, FedCO2, FedPer, Method
 from rayfl.nets import CNNB, AlexNet, LeNet
@@ -180,6 +183,31 @@ def bare_times(images: int, turns: int) -> list[float]:
     return times[1:]
 
 
+def evaluated(populations: list[int]) -> Table:
+    """Measure an evaluation of clients of one test sample and its record, in processor time, and memory."""
+    table = Table(title="An evaluation of clients of one test sample, FedAvg, with its record")
+    for column in ("clients", "s", "s per 10,000", "MB"):
+        table.add_column(column, justify="right")
+    for clients in populations:
+        data = Synthetic(train=clients, test=clients, shape=(1, 16, 16), dtype="uint8", partition=IID())
+        divided = data.federate(clients, 0)
+        federation = Federation(method=FedAvg(), net=LeNet(), clients=clients, engine=Inline().resolve())
+        plan, latest, before = federation.plan(), LatestScores(divided, {}), resident_megabytes()
+        with Session(plan, divided, InlineWorkers(plan, divided)) as session:
+            session.restore(Path(), None)
+            began = time.process_time()
+            record = latest.evaluation(session.evaluate(0, range(clients), ("test",)), after_training=False)
+            seconds, grown = time.process_time() - began, resident_megabytes() - before
+        assert len(record["after_aggregation"]["personal"]["test"]["correct"]) == clients
+        table.add_row(f"{clients:,}", f"{seconds:.2f}", f"{seconds / clients * 1e4:.2f}", f"{grown:,.0f}")
+    return table
+
+
+def resident_megabytes() -> float:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def scored_beside_forward() -> Table:
     """Measure how far an evaluation of W1's clients is from the bare forward pass over the same images."""
     table = Table(title="Scoring W1's 100 clients on 10,000 images: of the bare forward pass")
@@ -263,6 +291,7 @@ def main() -> None:
     parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)  # one federation, in this process
     parser.add_argument("--registered", type=int, nargs="+", help="populations of whom few train")
     parser.add_argument("--scored", type=int, help="clients of one test sample to be scored")
+    parser.add_argument("--evaluated", type=int, nargs="+", help="populations to be scored and recorded")
     parser.add_argument("--states", type=float, nargs="+", help="shares of clients' states to keep in memory")
     parser.add_argument("--stateful", type=int, default=12, help="clients of --states")
     options = parser.parse_args()
@@ -272,9 +301,10 @@ def main() -> None:
     if options.registered and options.only:
         register(options.registered[0], options.only)
         return
-    if options.registered or options.scored or options.states:
+    if options.registered or options.scored or options.states or options.evaluated:
         tables = [registered(options.registered)] if options.registered else []
         tables += [scored(options.scored), scored_beside_forward()] if options.scored else []
+        tables += [evaluated(options.evaluated)] if options.evaluated else []
         tables += [kept(options.stateful, options.states, options.rounds)] if options.states else []
         for each in tables:
             Console(width=None if sys.stdout.isatty() else 120).print(each)

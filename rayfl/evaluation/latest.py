@@ -72,8 +72,10 @@ class LatestScores:
         for client, splits in scores.items():
             for split, views in splits.items():
                 for view, one in views.items():
-                    empty = {"correct": [None] * self._population, "loss": [None] * self._population}
-                    column = columns.setdefault(view, {}).setdefault(split, empty)
+                    of_view = columns.setdefault(view, {})
+                    if (column := of_view.get(split)) is None:  # once: it has an entry for everybody
+                        column = {"correct": [None] * self._population, "loss": [None] * self._population}
+                        of_view[split] = column
                     column["correct"][client] = one.correct
                     column["loss"][client] = one.loss
                     for name, value in one.measured.items():

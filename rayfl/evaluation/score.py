@@ -84,10 +84,30 @@ def answer_together(
             for (own, *_), ks in groups.items():
                 call, xs = waiting[ks[0]], [waiting[k].x for k in ks]
                 whose = [clients[k] for k in ks]
-                outputs = [call.run(xs[0])] if own >= 0 else _call_in_fixed_size(call, xs, whose)
+                outputs: Sequence[Tensor] = [call.run(xs[0])] if own >= 0 else ()
+                if not outputs:
+                    sizes = [len(x) for x in xs]
+                    rows = _call_in_fixed_size(call, torch.cat(xs), sizes, whose).split(sizes)
+                    # Copied, because some kernels' last bits depend on how their input lies in memory.
+                    outputs = [part.clone() for part in rows]
                 for k, output in zip(ks, outputs, strict=True):
                     under_way.advance(k, output)
     return under_way.results
+
+
+def answer_for_all(scoring: Scoring, sizes: Sequence[int], clients: Sequence[int]) -> Mapping[str, Tensor]:
+    """Make the calls of one coroutine with the inputs of many clients, as :func:`answer_together` would.
+
+    Args:
+        scoring: what scores all of them.
+        sizes: samples of each client.
+        clients: whose they are.
+    """
+    with start_all([check_scoring(scoring)], NetCall) as under_way:
+        while call := under_way.waiting.get(0):
+            under_way.advance(0, _call_in_fixed_size(call, call.x, sizes, clients))
+    found: Mapping[str, Tensor] = under_way.results[0]
+    return found
 
 
 def check_scoring(scoring: Any) -> Any:
@@ -98,26 +118,25 @@ def check_scoring(scoring: Any) -> Any:
     return scoring
 
 
-def _call_in_fixed_size(call: NetCall, xs: Sequence[Tensor], clients: Sequence[int]) -> list[Tensor]:
+def _call_in_fixed_size(call: NetCall, x: Tensor, sizes: Sequence[int], clients: Sequence[int]) -> Tensor:
     """Return what a net makes of clients' inputs, whose places mod ALIGNED follow one another from a first.
 
     The first is that of the client: a hash of its number, because those that are scored together may have
     numbers of one remainder.
     """
-    sizes = [len(x) for x in xs]
-    firsts = [(i * 0x9E3779B1 & 0xFFFFFFFF) >> 28 for i in clients]
-    residues = np.concatenate([(i + np.arange(n)) % ALIGNED for i, n in zip(firsts, sizes, strict=True)])
+    counted = np.array(sizes)
+    firsts = (np.array(clients) * 0x9E3779B1 & 0xFFFFFFFF) >> 28
+    within = np.arange(counted.sum()) - np.repeat(np.cumsum(counted) - counted, counted)
+    residues = (np.repeat(firsts, counted) + within) % ALIGNED
     counts = np.bincount(residues, minlength=ALIGNED)
     earlier = np.arange(len(residues)) - (np.cumsum(counts) - counts)[np.sort(residues)]
     places = np.empty_like(residues)
     places[np.argsort(residues, kind="stable")] = earlier * ALIGNED + np.sort(residues)
-    where, x = torch.from_numpy(places).to(xs[0].device), torch.cat(list(xs))
+    where = torch.from_numpy(places).to(x.device)
     size = -(-int(counts.max()) * ALIGNED // CALL) * CALL
     filled = torch.empty_strided((size, *x.shape[1:]), x.stride(), dtype=x.dtype, device=x.device).zero_()
     filled[where] = x  # in the layout of the inputs
-    outputs = torch.cat([call.run(part) for part in filled.split(CALL)])
-    # Copied, because some kernels' last bits depend on how their input lies in memory.
-    return [rows.clone() for rows in outputs[where].split(sizes)]
+    return torch.cat([call.run(part) for part in filled.split(CALL)])[where]
 
 
 class _Piece(NamedTuple):
@@ -140,7 +159,8 @@ def score_clients(
     """Score every view of some clients.
 
     Args:
-        predicts: client -> what gives its scores; the largest score is the prediction.
+        predicts: client -> what gives its scores; the largest score is the prediction. If it is the same for
+            all, it is asked once for many clients.
         samples: client -> int64 [n], the places of its samples in the dataset, at least one.
         examples: the dataset.
         shared: see :func:`answer_together`.
@@ -151,12 +171,17 @@ def score_clients(
     if not samples:
         return {}
     scored: list[Mapping[str, Tensor]] = []
-    pieces = _cut_pieces(samples, examples, keys)
+    pieces, alike = _cut_pieces(samples, examples, keys), len({*predicts.values()}) < len(predicts)
     with torch.no_grad():
         for block in _cut_blocks(pieces, examples):
             inputs = _read_inputs(block, examples)
-            clients = [piece.client for piece in block]
-            scorings = [predicts[i](x) for i, x in zip(clients, inputs, strict=True)]
+            clients, sizes = [piece.client for piece in block], [len(piece.places) for piece in block]
+            if alike:
+                scored.append(answer_for_all(predicts[clients[0]](inputs), sizes, clients))
+                continue
+            # Copied, because some kernels' last bits depend on how their input lies in memory.
+            own = [part.clone() for part in inputs.split(sizes)]
+            scorings = [predicts[i](x) for i, x in zip(clients, own, strict=True)]
             scored.append(_join(answer_together(scorings, clients, shared)))
     views = _join(scored)
     labels = examples.labels(torch.cat([piece.places for piece in pieces]))
@@ -203,13 +228,11 @@ def _cut_blocks(pieces: Iterable[_Piece], examples: Examples) -> Iterator[list[_
         yield block
 
 
-def _read_inputs(block: Sequence[_Piece], examples: Examples) -> list[Tensor]:
-    """Return the inputs of each piece."""
+def _read_inputs(block: Sequence[_Piece], examples: Examples) -> Tensor:
+    """Return the inputs of pieces, one below the other."""
     if block[0].changes is not None:
-        return [examples.batch(piece.places, piece.changes)[0] for piece in block]
-    x, _ = examples.batch(torch.cat([piece.places for piece in block]))
-    # Copied, because some kernels' last bits depend on how their input lies in memory.
-    return [part.clone() for part in x.split([len(piece.places) for piece in block])]
+        return torch.cat([examples.batch(piece.places, piece.changes)[0] for piece in block])
+    return examples.batch(torch.cat([piece.places for piece in block]))[0]
 
 
 def score_rows(

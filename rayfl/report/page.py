@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from PIL import Image
 
 from rayfl.report.text import number, percent
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import jinja2
 
 PAGE = "report.html"
+LONG = 60
+"""Characters from which on a text may be broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class SheetCell:
     number: float | None
     href: str = ""
     best: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stands under a column of numbers."""
+        return self.number is not None or not self.href
 
 
 Row = Sequence[str | SheetCell]
@@ -67,6 +74,25 @@ class Sheet:
     heads: Sequence[str]
     rows: Sequence[Row]
     search: bool = False
+
+    def body(self) -> Markup:
+        """Return the lines as HTML: a macro of Jinja's, called for each cell, takes far longer."""
+        tags = 'th scope="row"', *["td"] * len(self.heads)
+        lines = ("".join(map(_cell_markup, row, tags)) for row in self.rows)
+        return Markup("\n".join(f"<tr>{line}</tr>" for line in lines))
+
+
+def _cell_markup(cell: str | SheetCell, tag: str) -> str:
+    if isinstance(cell, str):
+        look, text = ' class="long"' if len(cell) > LONG else "", escape(cell)
+    else:
+        look, text = ' class="number"' if cell.is_number else "", escape(cell.text)
+        look += "" if cell.number is None else f' data-value="{cell.number}"'
+        if cell.href:
+            text = Markup('<a href="{}">{}</a>').format(cell.href, cell.text)
+        elif cell.best:
+            text = Markup("<strong>{}</strong>").format(cell.text)
+    return f"<{tag}{look}>{text}</{tag[:2]}>"
 
 
 @dataclass(frozen=True)

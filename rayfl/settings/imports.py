@@ -8,9 +8,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from importlib.machinery import PathFinder
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    requires,
+    version,
+)
 from importlib.util import find_spec
 from inspect import ismodule
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -18,6 +26,7 @@ from packaging.utils import canonicalize_name
 
 import rayfl
 from rayfl.errors import BadValue
+from rayfl.system.text import did_you_mean
 
 NET_LIBRARY = "torchvision.models"
 """The one module of rayfl's libraries from which a configuration may name classes."""
@@ -64,8 +73,8 @@ def version_of(package: str) -> str | None:
 
 
 @cache
-def _library_modules() -> frozenset[str]:
-    """Return the modules of Python's own library, of rayfl, and of all distributions that rayfl needs."""
+def _needed_distributions() -> frozenset[str]:
+    """Return the distributions that rayfl needs, and its own."""
     waiting = [*map(Requirement, _EVERYWHERE)]
     for wanted in waiting:
         try:
@@ -79,15 +88,37 @@ def _library_modules() -> frozenset[str]:
             if need.marker is None or any(map(need.marker.evaluate, environments))
             if all((need.name, need.extras) != (known.name, known.extras) for known in waiting)
         ]
-    found = {canonicalize_name(wanted.name) for wanted in waiting}
-    modules = packages_distributions()
-    known = {module for module, owners in modules.items() if found & {*map(canonicalize_name, owners)}}
-    return frozenset({*known, *sys.stdlib_module_names, *_EVERYWHERE, "test"})
+    return frozenset(canonicalize_name(wanted.name) for wanted in waiting)
+
+
+@cache
+def _is_library(module: str) -> bool:
+    """Return whether a module is of Python's own library, of rayfl, or of a distribution that rayfl needs."""
+    if module in sys.stdlib_module_names or module in (*_EVERYWHERE, "test"):
+        return True
+    try:
+        owners = [distribution(module).name]
+    except PackageNotFoundError:
+        if not _is_beside_distributions(module):
+            return False
+        owners = packages_distributions().get(module, [])  # which reads the files of all
+    return not _needed_distributions().isdisjoint(map(canonicalize_name, owners))
+
+
+def _is_beside_distributions(module: str) -> bool:
+    """Return whether a module is in a folder in which distributions are installed."""
+    if module in sys.modules:  # also one without a spec, as a notebook may make it
+        there = sys.modules[module]
+        places = [*getattr(there, "__path__", ()), getattr(there, "__file__", None) or ""]
+    else:
+        spec = PathFinder.find_spec(module)
+        places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
+    return any(any(Path(place).parent.glob("*.*-info")) for place in places)
 
 
 def _may_be_named(path: str) -> bool:
     """Return whether a path is of rayfl, of torchvision's nets, or of a module of the user's own."""
-    return path.startswith(("rayfl.", f"{NET_LIBRARY}.")) or path.partition(".")[0] not in _library_modules()
+    return path.startswith(("rayfl.", f"{NET_LIBRARY}.")) or not _is_library(path.partition(".")[0])
 
 
 def refusal_text(path: str) -> str:
@@ -116,7 +147,11 @@ def import_by_path(path: str) -> Any:
     if not _may_be_named(path):
         raise BadValue(refusal_text(path))
     module_name, _, name = path.rpartition(".")
-    found = getattr(importlib.import_module(module_name), name)
+    module = importlib.import_module(module_name)
+    if not hasattr(module, name):
+        near = did_you_mean(name, [known for known in vars(module) if not known.startswith("_")])
+        raise AttributeError(f"{module_name} has no {name!r}{near}".rstrip("."))
+    found = getattr(module, name)
     home = _import_path_of(found)
     if callable(found) if home is None else not _may_be_named(home):
         raise BadValue(refusal_text(path))

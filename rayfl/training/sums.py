@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from rayfl.errors import BadCode, Conflict
 from rayfl.system.text import short_repr
 from rayfl.training.params import Params
-from rayfl.training.state import as_tensor, canonical, pack, take_apart, unpack
+from rayfl.training.state import as_tensor, canonical, leaves_of, pack, take_apart, unpack
 
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
@@ -354,7 +354,7 @@ def payload_bytes(payload: Any) -> int:
     """Return the bytes of a payload: every tensor's numbers at their own width, and 4 for a plain number."""
     if isinstance(payload, Params):
         return payload.nbytes
-    leaves = pytree.tree_leaves(payload)
+    leaves = leaves_of(payload)
     return sum([leaf.nbytes if isinstance(leaf, Tensor) else 4 * (leaf is not None) for leaf in leaves])
 
 

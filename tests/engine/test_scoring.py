@@ -55,6 +55,32 @@ def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> 
                     assert found["f1"] == pytest.approx(f1.value(scores, y), rel=1e-12)
 
 
+class AsAlways(FedAvg):
+    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score client by client, as methods with views of their own are scored."""
+        return await super().scores(client, state, down, x)
+
+
+@pytest.mark.parametrize("changes", [{}, {"training": TRAINING}, {"eval_clients": 5.0}])
+def test_clients_of_one_model_are_scored_by_one_coroutine_to_the_same_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    usual, sizes = Method.scores, list[int]()
+
+    def counted(self: Any, client: Client, state: State, down: State, x: Tensor) -> Any:
+        sizes.append(len(x))
+        return usual(self, client, state, down, x)
+
+    settings: dict[str, Any] = {"data": DATA, "net": TINY, "rounds": 2, "clients": 9, **changes}
+    monkeypatch.setattr(Method, "scores", counted)
+    small(tmp_path / "one", method=FedAvg(), **settings).run()
+    assert len(sizes) == 4, "validation and test samples, after two rounds"
+    monkeypatch.undo()
+    small(tmp_path / "each", method=AsAlways(), **settings).run()
+    one, each = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("one", "each"))
+    assert one == each
+
+
 class OtherViews(FedPer):
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score under a name that the method does not declare."""
