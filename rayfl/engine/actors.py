@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
+import sys
+import time
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import ray
@@ -16,6 +21,9 @@ from rayfl.engine.travel import Download, RoundResult
 from rayfl.engine.worker import Worker
 from rayfl.training.sums import Accumulated, payload_bytes
 
+READ_SECONDS = 0.5
+"""Seconds in which an actor has written where it is; also in C++ code it can."""
+
 
 class _Actor:
     """What both have: a name in Ray's logs and dashboard, and the same state of PyTorch."""
@@ -24,6 +32,9 @@ class _Actor:
 
     def _set_up_process(self, shown: str) -> None:
         self._shown = shown
+        if sys.platform == "linux":  # else nobody can read it from outside
+            self._stack = os.fdopen(os.memfd_create("stack"), "w")
+            faulthandler.register(signal.SIGUSR1, self._stack, all_threads=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         self._defaults = torch_defaults()  # kept, for it would end with the context
         self._defaults.__enter__()
@@ -34,7 +45,27 @@ class _Actor:
     def report_location(self) -> dict[str, Any]:
         """Return where this actor runs."""
         node = ray.get_runtime_context().get_node_id()
-        return {"node": node, "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
+        stack = self._stack.fileno() if hasattr(self, "_stack") else None
+        return {
+            "node": node,
+            "host": gethostname(),
+            "pid": os.getpid(),
+            "gpus": ray.get_gpu_ids(),
+            "stack": stack,
+        }
+
+
+def read_stack(pid: int, file: int) -> list[str]:
+    """Return the lines of code in which an actor on this host is, innermost first.
+
+    Args:
+        pid: of the actor.
+        file: to which it writes them, by its number there.
+    """
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(READ_SECONDS)
+    written = Path(f"/proc/{pid}/fd/{file}").read_text().rpartition("(most recent call first):")[2]
+    return [line.strip() for line in written.splitlines() if line.strip()]
 
 
 class ClientActor(_Actor, Worker):

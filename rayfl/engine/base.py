@@ -233,9 +233,13 @@ class Workers(ABC):
     Attributes:
         recoveries: how many losses a session survives without another checkpoint in between.
         hosts: what the hosts of a cluster have that decides numbers, by their names; see ``engine.hosts``.
+        expected: seconds that the calls take for which ``get`` waits, by what was measured; None: unknown.
+        hangs: whether ``get`` has said that it waits for far longer.
     """
 
     recoveries = 0
+    expected: float | None = None
+    hangs = False
     hosts: Mapping[str, Mapping[str, str | None]] = {}
 
     @abstractmethod
@@ -277,6 +281,10 @@ class Workers(ABC):
 
     def add_workers(self) -> None:  # noqa: B027 - only some can
         """Add workers for which there is room now; the others keep their numbers."""
+
+    def hosts_leave(self) -> bool:
+        """Return whether a host is about to go, and has not been named before: a checkpoint is due."""
+        return False
 
     def check(self) -> None:  # noqa: B027 - only processes of their own can lose what they run on
         """Check that the cluster of the processes is alive.

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -58,7 +58,8 @@ class Cluster:
     """The cluster of a run: joined, or started for it and then stopped with it.
 
     It is started in a thread, beside what the run does meanwhile. The thread lives as long as the cluster,
-    because Ray's processes end with the thread that has started them.
+    because Ray's processes end with the thread that has started them. The end of Python does not wait for it:
+    Ray may not come up at all.
 
     Attributes:
         is_own: whether it was started for the run, on this host alone; known when it is up.
@@ -72,8 +73,17 @@ class Cluster:
     def __init__(self, address: str | None, dashboard: bool = False) -> None:
         self.code: Mapping[str, str] = {}
         self._abandoned = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "ray")
-        self._connecting = self._thread.submit(self._connect, address, dashboard)
+        self._over = threading.Event()
+        self._connecting = Future[Callable[..., None] | None]()
+        self._thread = threading.Thread(target=self._keep, args=(address, dashboard), name="ray", daemon=True)
+        self._thread.start()
+
+    def _keep(self, address: str | None, dashboard: bool) -> None:
+        try:
+            self._connecting.set_result(self._connect(address, dashboard))
+        except BaseException as error:
+            self._connecting.set_exception(error)
+        self._over.wait()
 
     def _connect(self, address: str | None, dashboard: bool) -> Callable[..., None] | None:
         with RAY_START_LOCK:
@@ -134,13 +144,14 @@ class Cluster:
         """Give the cluster up before it was used: an error message need not wait for it."""
         self._abandoned.set()
         self._connecting.add_done_callback(_stop_started)
-        self._thread.shutdown(wait=False)
+        self._over.set()
 
     def close(self) -> None:
         """Stop the cluster if it was started here."""
         if leave := self._connecting.result():
             leave(broken=self.dead_process(now=True) is not None)
-        self._thread.shutdown()
+        self._over.set()
+        self._thread.join()
 
 
 def _ray_processes() -> dict[str, tuple[str, int]]:

@@ -6,7 +6,7 @@ Placement decides how long a round takes, and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -236,6 +236,10 @@ class Pace:
         clients = list(group)
         speeds = self._speed[clients]
         return float(np.where(np.isnan(speeds), mean, speeds) @ self._samples[clients])
+
+    def seconds(self, groups: Iterable[ClientGroup]) -> float | None:
+        """Return the seconds that groups will take one after another; None before the first measurement."""
+        return sum(map(self.cost, groups)) if self._measured else None
 
     def learn(self, seconds: Mapping[ClientGroup, float]) -> None:
         """Add measurements of how long groups have taken."""

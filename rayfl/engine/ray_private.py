@@ -12,6 +12,7 @@ So pyproject.toml allows the minor version that was tested, and ``.ci/ray`` trie
   away.
 * ``ray.init(_temp_dir=...)``: the folder of a local Ray is one that no other user can enter.
 * ``ray.util.client.ray``: whether this process has joined a cluster by way of Ray's client server.
+* ``state.get_draining_nodes``: a host that is about to go is left with a checkpoint, as Ray Train does.
 * ``JobConfig._runtime_env_has_working_dir``: the folder of a command comes last where modules are looked for.
 """
 
@@ -20,12 +21,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ray._private import ray_constants, services
+from ray._private.state import state
 from ray.util.client import ray as ray_client
 
 if TYPE_CHECKING:
     from grpc import Channel
 
-__all__ = ["ray_client", "ray_constants", "services", "with_token"]
+__all__ = ["draining_nodes", "ray_client", "ray_constants", "services", "with_token"]
+draining_nodes = state.get_draining_nodes
 
 
 def with_token(channel: Channel) -> Channel:

@@ -30,15 +30,16 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
-from rayfl.engine.actors import ClientActor, ServerActor
+from rayfl.engine.actors import ClientActor, ServerActor, read_stack
 from rayfl.engine.base import SERVER, ClusterLost, EngineSession, Plan, Workers, WorkersLost
 from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
 from rayfl.engine.hosts import ask_hosts, put_by_value
 from rayfl.engine.placement import RayRequest, Reservation, bundles_that_fit, plan_reservation, resources_text
 from rayfl.engine.ray_metrics import RayMetrics
+from rayfl.engine.ray_private import draining_nodes
 from rayfl.errors import Shortage, UserError, error_context
 from rayfl.system.text import counted, print_note, warn
 
@@ -50,6 +51,12 @@ HOST_CHECK_SECONDS = 5.0
 """Seconds between two checks for hosts that have joined the cluster."""
 DRAIN_SECONDS = 5.0
 """Seconds after a loss until actors that are dead are known: one that has not answered by then is busy."""
+HANG_FACTOR = 10
+"""How many times as long as usual a call takes of which the run says that it hangs."""
+HANG_SECONDS = 600.0
+"""Seconds after which the run says so if nothing is known of how long it takes."""
+LEAST_HANG_SECONDS = 60.0
+"""Seconds before which the run never says so."""
 _STARTED = itertools.count(1)
 LOSS_ERRORS = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process, a host or an object of theirs is gone."""
@@ -118,6 +125,8 @@ class RayWorkers(Workers):
         self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen
         self._most_actors = math.inf  # actors for which there is memory
+        self._failed = 0  # actors that have joined late, and failed
+        self._draining: set[str] = set()
         self._forget_processes()
 
     def _forget_processes(self) -> None:
@@ -281,7 +290,8 @@ class RayWorkers(Workers):
             except (RayError, UserError) as error:  # the federation runs without it
                 warn(_death_text(error) if isinstance(error, RayError) else str(error))
                 ray.kill(actor)
-                self._look_at = math.inf
+                self._failed += 1
+                self._look_at = time.monotonic() + HOST_CHECK_SECONDS * 2**self._failed
         if self._started.in_group or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + HOST_CHECK_SECONDS
@@ -296,6 +306,13 @@ class RayWorkers(Workers):
             for _ in range(new):
                 actor = self._new_actor(self._reservation.bundle)
                 self.joining.append((actor, actor.report_location.remote()))
+
+    def hosts_leave(self) -> bool:
+        """Return whether a host of actors is being drained, and was not when last asked."""
+        hosts = {where["node"] for where in (self.server_where, *self.where)}
+        new = set() if self._started.is_own else hosts.intersection(draining_nodes()) - self._draining
+        self._draining |= new
+        return bool(new)
 
     def stop(self) -> None:
         """Kill all actors and release the reservation."""
@@ -343,15 +360,39 @@ class RayWorkers(Workers):
             raise
 
     def _wait_for(self, references: Sequence[Any]) -> list[Any]:
-        """Return the results of calls; check Ray's own processes meanwhile."""
-        while True:
-            if time.monotonic() - self._seen >= PULSE:
-                self.check()
-            try:
-                found: list[Any] = ray.get(references, timeout=PULSE)
-                return found
-            except GetTimeoutError:
-                continue
+        """Return the results of calls; check Ray's own processes meanwhile, and say if they take too long."""
+        began, limit = time.monotonic(), HANG_SECONDS
+        if self.expected is not None:
+            limit = max(LEAST_HANG_SECONDS, HANG_FACTOR * self.expected)
+        try:
+            while True:
+                if time.monotonic() - self._seen >= PULSE:
+                    self.check()
+                try:
+                    found: list[Any] = ray.get(references, timeout=PULSE)
+                    return found
+                except GetTimeoutError:
+                    if (waited := time.monotonic() - began) > limit:
+                        self.hangs, limit = True, 2 * waited
+                        warn(f"nothing has come for {waited:.0f} s{self._busy_text()}")
+        finally:
+            self.hangs = False
+
+    def _busy_text(self) -> str:
+        """Return which actor does not answer, and where it is."""
+        signs = [self.call(k, "report_location") for k in range(len(self.actors))]
+        silent = ray.wait(signs, num_returns=len(signs), timeout=DRAIN_SECONDS)[1]
+        busy = [where for sign, where in zip(signs, self.where, strict=True) if sign in silent]
+        busy = busy or [self.server_where]  # which answers in turn, after what it waits for
+        first, lines = busy[0], ["unknown code"]
+        with suppress(Exception):
+            host = NodeAffinitySchedulingStrategy(first["node"], soft=False)
+            ask = ray.remote(num_cpus=0)(read_stack).options(scheduling_strategy=host)
+            lines = ray.get(ask.remote(first["pid"], first["stack"]), timeout=DRAIN_SECONDS)
+        others = f" and {len(busy) - 1} more" if len(busy) > 1 else ""
+        usual = "" if self.expected is None else f", where {self.expected:.0f} s are usual"
+        where = f"process {first['pid']} on {first['host']}{others}: it is in {'; '.join(lines[:3])}"
+        return f"{usual}, from {where}. A signal stops the run at once, which the last checkpoint survives"
 
     def check(self) -> None:
         """Check that Ray's own processes are alive."""

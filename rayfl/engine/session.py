@@ -182,11 +182,13 @@ class Session:
         """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.add_workers()
         moved, calls = self._run_on_groups("train", groups, round, score_splits, drop, hook, returns=2)
+        self.workers.expected = self._pace.seconds(groups)
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         ends = [hook, round, drop, len(sums), *sums, *waiting]
         download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
         replies = self._get(waiting)
+        self.workers.expected = None
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._newest_download = download if self._one_download else None
@@ -460,6 +462,11 @@ class Session:
             for k, ids in enumerate(self._get([*calls, server])[:count]):
                 self.owner_of.update(dict.fromkeys(ids, k))
         self._cleared = False
+
+    def late_code(self) -> dict[str, str]:
+        """Return digests of the user's own modules that workers have imported since they began."""
+        calls = [self.workers.call(k, "late_code") for k in range(len(self.workers))]
+        return {name: digest for found in self._get(calls) for name, digest in found.items()}
 
     # ---- losses, and the end
 

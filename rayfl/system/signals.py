@@ -68,14 +68,20 @@ class StopRequest(threading.Event):
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[StopRequest]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual."""
+def asked_to_stop(hangs: Callable[[], bool] = lambda: False) -> Iterator[StopRequest]:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual.
+
+    Args:
+        hangs: whether what is under way may never end; then the first one raises a KeyboardInterrupt.
+    """
     asked = StopRequest()
 
     def stop(number: int) -> None:
         asked.interrupted = number == signal.SIGINT
         asked.set()
         give_back()
+        if hangs():
+            raise KeyboardInterrupt
         with suppress(RuntimeError):  # the signal has interrupted another print
             print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
 

@@ -25,10 +25,11 @@ from rich.console import Console
 
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, wait_seconds
+from rayfl.engine.hosts import ask_hosts
 from rayfl.engine.ray_engine import TrialResources, trial_resources
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError, error_context
 from rayfl.federation import Federation
-from rayfl.jobs.cells import Job, check_code
+from rayfl.jobs.cells import Job, check_code, code_of
 from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import data_key, find_file
 from rayfl.record.folder import check_folder_kind, read_summary
@@ -160,11 +161,15 @@ def _run_trials(
     cluster = Cluster(address)
     cluster.wait_until_up()
     try:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if not cluster.is_own:
+            ask_hosts({}, [node["NodeID"] for node in alive], ray.get)
+        nodes = [node["Resources"] for node in alive]
         clients = federation.clients or len(federation.federated_data())
         wait = wait_seconds(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
         part = trial_resources(federation.engine, clients, nodes, planned, space.at_once, may_grow=wait > 0)
-        order = SweepContext(space, output, part.engine, tuple(sys.orig_argv))
+        code = code_of(point.settings for point in space.example_points())
+        order = SweepContext(space, output, part.engine, tuple(sys.orig_argv), code)
         watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process)
         watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
         at_once = part.at_once or os.cpu_count() or 1

@@ -19,7 +19,7 @@ from ray import tune
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import Ray
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, UserError
 from rayfl.evaluation.metrics import Metric, Validation, measure
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
@@ -30,6 +30,7 @@ from rayfl.running.run import FederationRun
 from rayfl.settings.reader import DottedSettings
 from rayfl.system.error_report import own_fault
 from rayfl.system.files import lock_descriptor
+from rayfl.system.own_code import changed_code
 from rayfl.tune.space import PAUSING, Space
 
 STOPPED = ".stopped"
@@ -46,12 +47,14 @@ class SweepContext:
         output: the folder of the sweep.
         engine: settings of its engine that follow from its share of the cluster.
         command: the sweep's command line, for the records.
+        code: what decides numbers besides settings and data, see ``RunSettings.code``, where it was started.
     """
 
     space: Space
     output: Path
     engine: DottedSettings
     command: tuple[str, ...]
+    code: Mapping[str, str]
 
 
 def run_trial(config: Mapping[str, Any], order: SweepContext) -> None:
@@ -102,6 +105,9 @@ class Trial(Callback):
         """Report the recorded rounds, and run the federation to its end."""
         settings = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
         federation = federation_of(job.settings | self._order.engine | settings)
+        here = federation.code()
+        if other := changed_code({n: d for n, d in self._order.code.items() if n in here}, here):
+            raise Conflict(other[0], "is another one on this host than where the sweep was started")
         self._rounds = job.rounds
         if (job.folder / PARTITION).exists():
             self._validation = Validation(read_population(job.folder), federation.protocol)

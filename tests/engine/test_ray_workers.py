@@ -349,7 +349,11 @@ def test_actors_on_hosts_that_have_joined(written: WrittenDown) -> None:
     made.add_workers()
     assert (len(made), made.joining, written.killed) == (5, [], [first])
     made.add_workers()
-    assert not made.joining  # nor is it tried again
+    assert not made.joining  # nor is it tried again at once
+    assert made._look_at > ray_workers.HOST_CHECK_SECONDS
+    made._look_at = 0.0
+    made.add_workers()
+    assert made.joining  # but later
 
 
 @pytest.mark.parametrize("why", ["others", "trial", "gcs"])
@@ -427,7 +431,42 @@ def test_results_are_waited_for_while_ray_lives(
     sign.ready = False
     with refused(ClusterLost):
         made.get([sign])
-    assert looks == [4, 8, 12]
+    assert looks == [5, 9, 13]
+
+
+def test_a_call_that_takes_too_long_is_told_with_its_place(
+    written: WrittenDown, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After ten times what is usual, and a minute; then again after twice as long. The clock takes steps."""
+    made, times, hung = opened(), [0.0], list[bool]()
+
+    def get(signs: Any, timeout: float = 0) -> Any:
+        times.append(times[-1] + 10)
+        hung.append(made.hangs)
+        if len(hung) < 20:
+            raise exceptions.GetTimeoutError
+        return ["over"]
+
+    monkeypatch.setattr(written, "get", get)
+    monkeypatch.setattr(ray_workers, "time", SimpleNamespace(monotonic=lambda: times[-1]))
+    made.where[1] |= {"pid": 7, "host": "there", "stack": 3}
+    made.actors[1].busy, made.expected = True, 7.0
+    assert made.get([made.call(0, "train")]) == ["over"]
+    assert hung[:8] == [False] * 8
+    assert all(hung[8:])
+    assert not made.hangs
+    assert caplog.text.count("7 s are usual, from process 7 on there") == 2
+
+
+def test_a_host_that_leaves_is_named_once(written: WrittenDown, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, leaving = opened(), dict[str, int]()
+    made._started.is_own = False
+    monkeypatch.setattr(ray_workers, "draining_nodes", lambda: leaving)
+    leaving["other"] = 1
+    assert not made.hosts_leave()
+    leaving["a"] = 1
+    assert made.hosts_leave()
+    assert not made.hosts_leave()
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,13 @@ def test_a_signal_in_the_middle_of_a_print(monkeypatch: pytest.MonkeyPatch) -> N
         assert asked.is_set()
 
 
+def test_what_may_never_end_is_interrupted_by_the_first_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), asked_to_stop(lambda: True) as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked.is_set()
+    assert not capsys.readouterr().out
+
+
 def test_only_the_main_thread_answers() -> None:
     before = {n: signal.getsignal(n) for n in STOPPING}
     seen: list[object] = []

@@ -37,6 +37,7 @@ class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reports: list[dict[str, Any]] = []
         self.round: int | None = None
+        self.code: dict[str, str] = {}  # that of the sweep
         tune = SimpleNamespace(
             get_checkpoint=lambda: self.round and SimpleNamespace(as_directory=self.directory),
             report=self.report,
@@ -62,7 +63,7 @@ class Told:
         self.place = str(folder)
         space = Space.load(write(folder, **changes))
         config = {"search": 0, "method.mu": mu}
-        run_trial(config | {"seed": 4}, SweepContext(space, folder, {}, ("a", "b")))
+        run_trial(config | {"seed": 4}, SweepContext(space, folder, {}, ("a", "b"), self.code))
         return space.point_of(config) if mu >= 0 else SearchPoint("", {}, {}, 0)
 
     @property
@@ -110,6 +111,18 @@ def test_an_error_of_the_users_code_is_reported(tmp_path: Path, monkeypatch: pyt
     told.run(tmp_path, more="{method: tests.tune.test_trial.Broken}")
     assert told.rounds == [0]
     assert "raised ZeroDivisionError" in told.reports[-1]["failed"]
+
+
+@pytest.mark.parametrize("name", ["rayfl", "mine"])
+def test_a_trial_compares_its_code_with_the_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_modules: OwnModules, name: str
+) -> None:
+    own_modules.load("mine", f"{SCALED}\nclass Mine(Mine):\n    mu: float = 0.0\n")
+    told = Told(monkeypatch)
+    told.code = {name: "another", "of another trial": "1", "processor": "abacus"}
+    told.run(tmp_path, more="{method: mine.Mine}")
+    assert told.rounds == [0]
+    assert f"{name} is another one" in told.reports[-1]["failed"]
 
 
 def test_a_trial_on_actors_stays_in_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
