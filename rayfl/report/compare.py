@@ -1,6 +1,7 @@
 """Groups of runs that repeat an experiment, and the table that compares them."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +31,7 @@ from rayfl.report.text import (
     size,
 )
 from rayfl.settings.description import changes_data, changes_experiment, flatten_config
+from rayfl.system.own_code import MARKED
 from rayfl.system.text import counted, did_you_mean, one_line
 
 _Item = TypeVar("_Item")
@@ -82,7 +84,7 @@ def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
 
 
 def facts(run: RunRecords) -> dict[str, Any]:
-    """Return what is known of how a run was made: its configuration, flat, and the user's own code."""
+    """Return what is known of how a run was made: its configuration, flat, and its code."""
     return flatten_config(run.config, shown=True) | {
         f"code.{path}": digest for path, digest in run.code.items()
     }
@@ -196,15 +198,36 @@ def data_warnings(run: RunRecords) -> list[str]:
     modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
     if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
         warnings.append("‡ trained on validation data, too")
+    if (source := config.get("data.test_from", "published")) != "published":
+        warnings.append(f"test samples are a part of each client's own (data.test_from={source})")
     if run.protocol.choose == "best_test":
         warnings.append(f"¶ {CHOSEN_ON_TEST}")
     return warnings
 
 
+def machine_warnings(runs: Sequence[RunRecords], among: Iterable[RunRecords]) -> list[str]:
+    """Return warnings about runs with other versions or processors than most of those beside them."""
+    every, warnings = [run.machine for run in among], []
+    for name in MARKED:
+        counts = Counter(machine[name] for machine in every if name in machine)
+        usual = max(counts, key=counts.__getitem__, default="")
+        odd = dict.fromkeys(run.machine.get(name, usual) for run in runs)
+        if others := [value for value in odd if value != usual]:
+            warnings.append(
+                f"‖ {name} {' and '.join(others)}, where most runs have {usual}: last bits may differ"
+            )
+    return warnings
+
+
+def _divides(key: str) -> bool:
+    """Return whether a setting says what the data are, or how they are divided among the clients."""
+    return changes_data(key) and changes_experiment(key)
+
+
 def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[RunGroup]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
 
-    Runs with different data, protocols, views or code of the user's own are never grouped.
+    Runs with different data, protocols, views or code are never grouped.
     """
     groups: dict[str, RunGroup] = {}
     known: set[str] = set()
@@ -213,7 +236,8 @@ def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[RunGr
         known |= config.keys()
         if by:
             config["view"] = (run.summary["headline"] or {}).get("view")
-            same = [data_of(run), str(run.protocol), config["view"], run.code, *map(config.get, by)]
+            data = {key: value for key, value in config.items() if _divides(key)}
+            same = [data_of(run), data, str(run.protocol), config["view"], run.code, *map(config.get, by)]
             chosen = json.dumps(same, sort_keys=True, default=str)
         text = f"{run.complete} {chosen}"
         group = groups.setdefault(text, RunGroup(config, [], run.complete))
@@ -261,11 +285,12 @@ def labels(
 
     The first three are method, data and partition, with the options in which groups differ (the partition
     with all of its options); the others are the remaining keys in which groups differ. If runs were grouped
-    ``by`` keys, these are shown, and protocol, view and code, which are never averaged. Data that differ
-    although their options are the same, such as a part of a data set, show their number of samples and the
-    start of their digest, unless ``contents`` is false.
+    ``by`` keys, these are shown, and data, protocol, view and code, which are never averaged. Data that
+    differ although their options are the same, such as a part of a data set, show their number of samples
+    and the start of their digest, unless ``contents`` is false.
     """
-    apart = [key for key in varying_keys(groups) if not by or key.startswith(("protocol", "view", "code."))]
+    told = ("protocol", "view", "code.")
+    apart = [key for key in varying_keys(groups) if not by or key.startswith(told) or _divides(key)]
     keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
     headings = ["method", "data", "partition", *others]
@@ -461,7 +486,7 @@ def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
     """Return for each group what all groups that may be compared with it share: data, clients, protocol."""
     found = []
     for group in groups:
-        data = {k: v for k, v in group.config.items() if changes_data(k) and changes_experiment(k)}
+        data = {k: v for k, v in group.config.items() if _divides(k)}
         run = group.runs[0]
         shared = [group.complete, data, data_of(run), str(run.protocol)]
         found.append(json.dumps(shared, sort_keys=True, default=str))
@@ -546,11 +571,15 @@ def comparison(
     counts.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
     headline, *others = _figure_columns(groups, measure)
     costs = [] if target is None else _cost_columns(groups, target)
+    tests = [] if measure else _block_tests(groups)
+    paired = {int(each.row): f"{each.difference:+.2f} ± {each.interval:.2f}" for each in tests}
+    against = [paired.get(row, "") for row in range(len(groups))]
+    beside = [_Column(f"minus\n{significance.REFERENCE}", against)] if tests else []
     traffic = [
         _Column(f"{way} per\nround", [size(_bytes_per_round(group.runs, way)) for group in groups])
         for way in ("up", "down")
     ]
-    known = [*settings, *held, *counts, headline, *costs, *others, *traffic]
+    known = [*settings, *held, *counts, headline, *beside, *costs, *others, *traffic]
     chosen = _chosen_columns(known, columns)
     for column in chosen:
         if column.words:
@@ -589,7 +618,7 @@ def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Co
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
     percents = () if measure else (*COLUMNS, *FURTHER)
-    found = [figures(group, measure) for group in groups]
+    found, everyone = [figures(group, measure) for group in groups], [r for g in groups for r in g.runs]
     columns = []
     for name in dict.fromkeys(name for each in found for name in each):
         cells = []
@@ -598,7 +627,8 @@ def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Co
             text = number(mean, std, decimals=2 if name in percents else 4)
             if name == "headline":
                 text += "*" if place in starred else ""
-                text += warning_signs(warning for run in group.runs for warning in data_warnings(run))
+                warnings = [warning for run in group.runs for warning in data_warnings(run)]
+                text += warning_signs([*warnings, *machine_warnings(group.runs, everyone)])
             elif mean is not None and name not in CHOICES and group.runs[0].protocol.choose == "best_test":
                 text += "¶"  # it is of the round that was chosen so
             cells.append(ranked_cell(text, ranks.get((place, name), "")))
@@ -659,6 +689,7 @@ def group_records(
             record |= {"target": target, f"{name}_to_target": range_text(costs, str)}
             record[f"{name}_to_target_values"] = costs
         record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
+        record["warnings"] += machine_warnings(group.runs, [run for each in groups for run in each.runs])
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)
     return found
@@ -695,8 +726,10 @@ def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | N
 def _warnings_of(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     """Return the warnings on the data of some groups, each with the groups that it is true of."""
     found: dict[str, list[str]] = {}
+    everyone = [run for group in groups for run in group.runs]
     for name, group in zip(short_labels(groups, by), groups):
         warnings = [text for run in group.runs for text in [*data_warnings(run), missing_scores(run)] if text]
+        warnings += machine_warnings(group.runs, everyone)
         warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
         if why := conflicts_of(group.runs):
             warnings.append(f"no mean, because {why} ({CONFLICT})")

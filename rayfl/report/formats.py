@@ -24,7 +24,7 @@ Records = Sequence[Mapping[str, Any]]
 STYLES = {"best": "bold", "second": "underline"}
 """Text style of a rank."""
 MARKS = "Bold: the best of the {where}; underlined: the second."
-SIGNS = ("‡", "§", "¶")
+SIGNS = ("‡", "§", "¶", "‖")
 """The sign at the start of a warning is also put behind the figure."""
 
 

@@ -25,6 +25,7 @@ from rayfl.report.compare import (
     facts,
     further_figures,
     group_by,
+    machine_warnings,
     samples,
     view_summary,
 )
@@ -161,7 +162,8 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
     complete = [seed for seed in seeds if all(cell[seed].complete for cell in cells)]
     short = [seed for seed in seeds if complete and seed not in complete]
     seeds = complete or seeds
-    warnings = _run_warnings([cell[seed] for cell in cells for seed in seeds])
+    ours = [cell[seed] for cell in cells for seed in seeds]
+    warnings = _run_warnings(ours) + machine_warnings(ours, [run for cell in runs.values() for run in cell])
     if short:
         warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
     warnings += dict.fromkeys(text for _, left_out in known for text in left_out)

@@ -356,7 +356,8 @@ def rings_from(lowest: float) -> list[float]:
 def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     """Draw the distribution of the clients' accuracies (median: line, mean: triangle), and each client's.
 
-    For many clients, the second panel is the share of clients at or below each accuracy.
+    For many clients, and runs that divide data differently, the second panel is the share of clients at or
+    below each accuracy.
     """
     figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.columns_that_fit(2))
     runs = [
@@ -364,7 +365,8 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         for s in series
     ]
     counts = {len(run) for seeds in runs for own in seeds for run in own}
-    few = len(counts) == 1 and max(counts) <= _FEW
+    divisions = {run.history.population.division for s in series for run in s.runs}
+    few = len(counts) == len(divisions) == 1 and max(counts) <= _FEW  # client 0 is the same one everywhere
     for place, (s, seeds) in enumerate(zip(series, runs)):
         values = 100 * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]

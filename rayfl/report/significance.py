@@ -34,6 +34,7 @@ class Difference:
         row: the other row.
         seeds: the shared seeds.
         difference: mean of the row minus the reference's.
+        interval: half the width of the 95 % interval of this mean, of paired seeds.
         p: of the paired t-test, after Holm's correction for all tests made together.
     """
 
@@ -42,6 +43,7 @@ class Difference:
     row: str
     seeds: list[Any]
     difference: float
+    interval: float
     p: float
 
     @property
@@ -102,8 +104,9 @@ def differences(places: Mapping[str, RowScores], references: Mapping[str, str]) 
             if row == reference or len(shared) < FEWEST:
                 continue
             first, second = ([each[seed] for seed in shared] for each in (values, known))
-            mean = float(np.mean(np.subtract(first, second)))
-            found.append(Difference(place, reference, row, shared, mean, float(p_of_pairs(first, second))))
+            pairs, p = np.subtract(first, second), float(p_of_pairs(first, second))
+            width = interval(float(pairs.std(ddof=1)), len(shared)) or 0.0
+            found.append(Difference(place, reference, row, shared, float(pairs.mean()), width, p))
     corrected = holm([each.p for each in found])
     return [replace(each, p=float(p)) for each, p in zip(found, corrected)]
 
@@ -122,7 +125,7 @@ def describe_tests(places: Mapping[str, RowScores], found: Sequence[Difference],
     if found:
         tests = counted(len(found), "test")
         how = f"paired t-test over seeds, p < {LEVEL} after Holm's correction for {tests}"
-        text.append(f"* differs from {reference} ({how}).")
+        text.append(f"* differs from {reference} ({how}); the difference is ± half its 95 % interval.")
     if left:
         text.append(f"Not tested: figures without {FEWEST} seeds that {reference} has, too.")
     return text

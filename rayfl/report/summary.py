@@ -121,8 +121,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
             found = (f"{one_line(name)} {number(value, None, 4)}" for name, value in measures.items())
             lines.append(f"Further metrics there: {', '.join(found)}.")
         if headline["left_out"]:
-            every = "P" if common and not common["left_out"] else "every figure"
-            lines.append(f"Clients without data or score, left out of {every}: {headline['left_out']}.")
+            which = "P" if common and not common["left_out"] else "it"
+            lines.append(f"Clients without data or score there, left out of {which}: {headline['left_out']}.")
     for entry in summary["views"]:
         shown = headline and (entry["point"], entry["view"]) == (headline["point"], headline["view"])
         if entry["point"] == "after_training" and entry["view"] == "personal" and not shown and entry["last"]:

@@ -1,4 +1,5 @@
 import io
+import json
 
 import numpy as np
 import pytest
@@ -236,7 +237,7 @@ def test_clients_that_do_not_count_are_told_of(tmp_path):
         untrained = {"clients": 4, "view": None, "unlisted": absent}
         headline = run.summary["headline"] | {"left_out": 7, "untrained": untrained}
         text = " ".join(sentences(run.summary | {"headline": headline}))
-        assert "left out of every figure: 7." in text
+        assert "left out of it: 7." in text
         assert (f"trace: {absent})" in text) == (absent > 0)
 
 
@@ -324,3 +325,56 @@ def test_records_of_the_comparison(tmp_path):
     assert record["headline_std"] == pytest.approx(np.std(record["headline_values"], ddof=1))
     assert record["headline_interval"] == pytest.approx(12.706 / 2**0.5 * record["headline_std"], rel=1e-4)
     assert (record["up"], record["down"]) == (3000, 6000)
+
+
+def with_code(run, **code):
+    """Return the run with what its environment says of code."""
+    path = run.folder / "environment.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"code": found.get("code", {}) | code}))
+    return Result.load(run.folder)
+
+
+def test_other_sources_are_another_row_and_other_versions_a_mark(tmp_path):
+    usual = [
+        with_code(run, torch="2.0", rayfl="one") for run in load(tmp_path, *({"seed": s} for s in range(4)))
+    ]
+    first, second, third, fourth = usual
+    runs = [first, with_code(second, torch="1.0"), third, with_code(fourth, rayfl="another")]
+    groups = group_runs(runs)
+    assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 1, 2], [3]]
+    assert "code.rayfl" in labels(groups)[0]
+    assert "‖ torch 1.0, where most runs have 2.0" in " ".join(" ".join(rows(groups)).split())
+    marked = [line for line in rows(groups) if "±" in line and "‖" in line]
+    assert len(marked) == 1
+    assert group_records(groups)[0]["warnings"][-1].startswith("‖ torch 1.0")
+    assert not any("‖" in line for line in rows(group_runs([first, third])))
+
+
+def test_a_run_that_went_on_with_another_version_is_marked_with_both(tmp_path):
+    usual = [with_code(run, torch="2.0") for run in load(tmp_path, *({"seed": seed} for seed in range(3)))]
+    first, second, third = usual
+    later = with_code(second, **{"torch to round 3": "1.0"})
+    assert later.machine == {"torch": "2.0 and 1.0"}
+    assert later.code == first.code == {}
+    assert any("‖" in line for line in rows(group_runs([first, later, third])))
+
+
+def test_runs_that_divide_data_otherwise_are_never_averaged(tmp_path):
+    first, second = load(tmp_path, {}, {"seed": 1})
+    second.config["data"]["init_args"]["partition"]["init_args"]["alpha"] = 1.0
+    groups = group_runs([first, second], ["method"])
+    assert len(groups) == 2
+    assert "alpha=1.0" in labels(groups, ["method"])[1][1][2]
+
+
+def test_the_difference_of_pairs_stands_beside_the_reference(tmp_path):
+    options = [{"method": m, "seed": seed} for m in ("FedAvg", "FedBN") for seed in range(3)]
+    groups = group_runs(load(tmp_path, *options))
+    (test,) = compare.headline_tests(groups)
+    a, b = (compare.figures(group)["headline"] for group in groups)
+    pairs = np.subtract(b, a)
+    assert test.difference == pytest.approx(pairs.mean())
+    assert test.interval == pytest.approx(4.302652729911275 * pairs.std(ddof=1) / 3**0.5)  # t of 2 degrees
+    (line,) = [line for line in rows(groups) if line.strip().startswith("FedBN")]
+    assert f"{test.difference:+.2f} ± {test.interval:.2f}" in line

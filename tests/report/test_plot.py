@@ -1,6 +1,7 @@
 """Pictures from Python: what they are made of, and that a notebook shows them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -188,6 +189,12 @@ def test_many_clients_stand_by_their_most_frequent_class(tmp_path):
     assert drawn[:, :2].tolist() == [[177, 175], [1, 1]]
     assert drawn[:, 40:42].tolist() == [[0, 0], [179, 177]]
     assert axes.get_xlabel() == "clients, by their most frequent class"
+
+
+def test_clients_of_different_divisions_are_not_averaged(folder):
+    one, two = Result.load(folder / "A-0.1-0"), Result.load(folder / "A-0.1-1")
+    two.history.population = replace(two.history.population, division="another")
+    assert rayfl.Plot(one, two).clients().axes[1].get_title() == "clients at or below"
 
 
 def test_many_domains_are_not_a_panel_each_and_many_clients_are_a_curve(tmp_path):
