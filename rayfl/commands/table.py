@@ -14,7 +14,7 @@ from rayfl.commands.command_line import Parser, add_common_options
 from rayfl.data import FederatedData
 from rayfl.errors import BadValue, InUse, Missing, error_context
 from rayfl.federation import Federation, federation_of
-from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code
+from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code, code_changes
 from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import Table, changes_of, data_key, find_file, first_seeds, slug_of
 from rayfl.record.folder import check_folder_kind, read_config
@@ -94,14 +94,16 @@ def run_table(given: Any) -> int:
     )
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     if given.list:
+        other = code_changes([cell.folder for cell in cells], settings)
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
+            state += f", with other code: {', '.join(other[cell.folder])}" if cell.folder in other else ""
             console.print(f"{cell}: {state}", soft_wrap=True)
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,8 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfl.errors import Conflict
 from rayfl.record import folder
-from rayfl.record.folder import processor, sources_in
-from rayfl.settings.imports import NAMED_ELSEWHERE, import_by_path, version_of
+from rayfl.record.folder import software_here
+from rayfl.settings.imports import NAMED_ELSEWHERE, import_by_path
 from rayfl.system.own_code import MAIN, changed_code, code_digests, imports_late
 from rayfl.system.text import warn
 
@@ -126,21 +124,7 @@ class _ByNameFinder(cloudpickle.Pickler):
 
 
 Software = Mapping[str, str | None]
-"""What a host has: ``rayfl`` (a digest of its sources), versions of ``torch`` and ``numpy``, the kinds of its
-``processor`` and its ``GPU``; None if it has none.
-"""
-
-
-def software_here() -> dict[str, str | None]:
-    """Return the software of this host. The function is sent by value: a host may have another rayfl."""
-    spec = find_spec("rayfl")
-    places = [*(spec.submodule_search_locations or ())] if spec else []
-    return {
-        "rayfl": f"sources {sources_in(Path(places[0])) if places else 'missing'}",
-        "torch": version_of("torch") or "missing",
-        "numpy": version_of("numpy") or "missing",
-        "processor": processor(),
-    }
+"""What :func:`rayfl.record.folder.software_here` returns, and the kind of its ``GPU``; None: it has none."""
 
 
 def compare_hosts(here: Software, hosts: Mapping[str, Software]) -> None:
@@ -188,11 +172,11 @@ def ask_hosts(
     nodes = [node for node in ray.nodes() if node["NodeID"] in ids]
     names = {f"host {node['NodeManagerAddress']} ({node['NodeID'][:8]})": node for node in nodes}
     new = {name: node for name, node in names.items() if name not in hosts}
-    with by_value([__name__, folder.__name__]):
+    with by_value([folder.__name__]):
         ask = ray.remote(num_cpus=0)(software_here)
         places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in new.values()]
         calls = [ask.options(scheduling_strategy=place).remote() for place in places]
-    found = dict(zip(new, get(calls), strict=True))
+    found: dict[str, dict[str, str | None]] = dict(zip(new, get(calls), strict=True))
     for name, node in new.items():  # Ray knows the kind of a GPU
         gpus = (kind for kind in node["Resources"] if kind.startswith("accelerator_type:"))
         found[name]["GPU"] = next(gpus, None)

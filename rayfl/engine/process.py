@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -10,12 +11,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch.nn.modules import module
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from rayfl.errors import Conflict, Missing, Shortage, out_of_memory, text_of
 from rayfl.system.error_report import in_one_line
-from rayfl.system.text import complain
+from rayfl.system.text import complain, warn
 
 MMAP_THRESHOLD = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
@@ -31,9 +36,15 @@ _RUNNING = threading.RLock()  # a callback may run another federation, in the sa
 def torch_defaults() -> Iterator[None]:
     """Set the state of PyTorch that decides numbers and is no setting; restore it at the end.
 
-    New tensors are of float32 and on the CPU, gradients are recorded, nothing is cast to a lower precision.
+    New tensors are of float32 and on the CPU, gradients are recorded, nothing is cast to a lower precision,
+    and oneDNN computes. Hooks of all modules and modes of all functions are told: actors do not have them.
     """
-    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # set when PyTorch is imported
+    hooks = [name for name, there in vars(module).items() if name.startswith("_global_") and there]
+    modes = [mode for mode in _get_current_function_mode_stack() if not isinstance(mode, DeviceContext)]
+    if odd := [*hooks, *(type(mode).__name__ for mode in modes)]:
+        warn(f"PyTorch has {odd[0]} set for all modules or functions here, which other processes do not have")
+    mkldnn: Any = torch.backends.mkldnn
+    products = mkldnn.matmul  # set when PyTorch is imported
     with ExitStack() as states:
         states.callback(torch.set_default_dtype, torch.get_default_dtype())
         states.callback(setattr, products, "fp32_precision", products.fp32_precision)
@@ -41,6 +52,8 @@ def torch_defaults() -> Iterator[None]:
         products.fp32_precision = "ieee"
         for state in (torch.inference_mode(False), torch.enable_grad()):
             states.enter_context(state)
+        states.callback(setattr, mkldnn, "enabled", mkldnn.enabled)
+        mkldnn.enabled = True
         for device in ("cpu", "cuda"):
             states.enter_context(torch.autocast(device, enabled=False))
         if torch.get_default_device().type != "cpu":  # the mode costs time in every call
@@ -65,6 +78,18 @@ def federation_lock() -> Iterator[None]:
         yield
     finally:
         _RUNNING.release()
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Let Python look for circular garbage after the body, which makes many small objects."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def exit_on_gpu_failure() -> None:

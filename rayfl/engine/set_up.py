@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from rayfl.data import Dataset, FederatedData
 from rayfl.engine.base import Plan
@@ -59,7 +62,7 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
         with error_context(f"method.{option}", f"method.{option}"):
             further[option] = nets.get(name) or _build_net(further_net or name, plan, data.dataset, like)
     first = nets[names[0]]
-    for module, making in method.modules(first).items():
+    for module, making in _modules_of(method, first).items():
         if module in further:
             raise BadCode(
                 f"{type(method).__name__}.modules",
@@ -91,9 +94,53 @@ def _new_net(plan: Plan, making: Callable[[], SplitNet], again: Callable[[], Spl
     return Net(making, dtype=plan.training.dtype, bfloat16=bfloat16, again=again)
 
 
+def _modules_of(method: Method, net: Net) -> Mapping[str, Callable[[], nn.Module]]:
+    """Return what builds the method's own modules, by name."""
+    found = method.modules(net)
+    if isinstance(found, Mapping) and all(callable(each) for each in found.values()):
+        return found
+    raise BadCode(
+        f"{type(method).__name__}.modules",
+        f"returns {short_repr(found)}",
+        "it must be name -> what builds a module, as in {'projection': lambda: nn.Linear(8, 4)}",
+    )
+
+
 def _wrap_module(making: Callable[[], nn.Module]) -> SplitNet:
     """Return a module of a method's own in the form of a net."""
-    return SplitNet(making(), nn.Sequential(), nn.Identity())  # type: ignore[arg-type]
+    if not isinstance(made := making(), nn.Module):
+        raise BadCode("modules", f": what is to build a module has returned {short_repr(made)}")
+    return SplitNet(made, nn.Sequential(), nn.Identity())  # type: ignore[arg-type]
+
+
+def try_prepare(method: Method, context: Context) -> None:
+    """Let a method prepare a second time; refuse one that draws, changes what it is handed, or differs."""
+    call = "prepare"
+    with guard_call(method, torch.device("cpu"), call, "tried before the start", initial=[context.initial]):
+        again = method.prepare(replace(context, prepared=None))
+    if not _are_equal(context.prepared, again):
+        raise BadCode(
+            f"{type(method).__name__}.{call}",
+            "returns other values when it is called again, as each process of the run does",
+            "draw with context.generator(purpose, 0)",
+        )
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two nests hold the same numbers, texts and arrays, and objects of the same classes."""
+    pairs = [pytree.tree_flatten(each) for each in (one, other)]
+    if pairs[0][1] != pairs[1][1]:
+        return False
+    for a, b in zip(*(leaves for leaves, _ in pairs), strict=True):
+        if isinstance(a, torch.Tensor | np.ndarray) and isinstance(b, torch.Tensor | np.ndarray):
+            same = np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+        elif is_dataclass(a) and type(a) is type(b):
+            same = _are_equal(vars(a), vars(b))
+        else:
+            same = a == b or a != a != b if isinstance(a, int | float | str) else type(a) is type(b)
+        if not same:
+            return False
+    return True
 
 
 def _largest_tokens(dataset: Dataset) -> torch.Tensor | None:

@@ -21,7 +21,13 @@ from rayfl.data.dataset import SPLITS
 from rayfl.engine.base import ClientGroup, Plan
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Snapshot, guard_call
-from rayfl.engine.process import MMAP_THRESHOLD, exits_as_errors, keep_freed_memory, prepare_gpu
+from rayfl.engine.process import (
+    MMAP_THRESHOLD,
+    exits_as_errors,
+    keep_freed_memory,
+    prepare_gpu,
+    without_collection,
+)
 from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import (
     EMPTY_DOWNLOAD,
@@ -48,7 +54,8 @@ from rayfl.evaluation.score import (
 )
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.system.own_code import is_own
+from rayfl.system.error_report import own_place
+from rayfl.system.own_code import code_digests, is_own, own_modules
 from rayfl.system.text import short_repr
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
@@ -72,7 +79,7 @@ LOOP_CHUNK_BYTES = 8 * 2**20
 """Most bytes of their weights; one client may have more."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _RoundContext:
     """The arguments of the current round, and where its results go."""
 
@@ -84,6 +91,7 @@ class _RoundContext:
     accumulator: Accumulator
     result: RoundResult
     guard: Guard
+    again: Worker | None = None  # repeats updates that have failed
 
 
 @dataclass
@@ -139,6 +147,12 @@ class Worker:
         self._held["common"] = as_tensor(data.common), starts, data.counts("common")
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if engine.execution == "stacked" else run_loop
+        self._imported = own_modules()
+
+    def late_code(self) -> dict[str, str]:
+        """Return digests of the user's own modules that this process has imported since it began."""
+        late = own_modules() - self._imported
+        return code_digests(late) if late else {}
 
     def client(self, id: int, round: int, seed: int | None = None, unlabelled: bool = False) -> Client:
         """Return the client as methods see it in a round.
@@ -329,28 +343,31 @@ class Worker:
         raised = f"has raised {type(error).__name__}: {text_of(error)}".splitlines()[0]
         if len(ids) > 1 and (context.drop or self.plan.engine.execution != "stacked"):
             one_by_one = [self._train_chunk(context, [i]) for i in ids]
-            raises_again = not all(one_by_one)
+            other = "and nothing like it when they were trained one by one" if all(one_by_one) else ""
         elif context.drop:
-            raises_again = self._raises_again(context, ids[0], error)
+            other = self._other_when_repeated(context, ids[0], error)
             context.result.add(ids[0], None, 0, {}, {})
             context.result.bad[ids[0]] = raised
         else:
             error.add_note(f"raised while {who} trained in round {context.round}")
             raise error
-        if not raises_again:
+        if other:
             raise Shortage(
                 who,
-                f"{raised} in round {context.round}, and nothing like it when trained again alone. So the "
-                f"fault is that of the machine {gethostname()}: see to it, and go on with --resume",
+                f"{raised} in round {context.round}, {other}. So it may be the fault of the machine "
+                f"{gethostname()}, or of code that goes by more than it is given: see to it, and go on with "
+                "--resume",
             ) from error
 
-    def _raises_again(self, context: _RoundContext, id: int, error: Exception) -> bool:
-        """Repeat a client's update in a loop on the CPU; return whether it raises an error of the same class.
+    def _other_when_repeated(self, context: _RoundContext, id: int, error: Exception) -> str:
+        """Repeat a client's update in a loop on the CPU; return what differs, empty for the same error.
 
-        A new worker does it, with copies of what updates could change. Nothing of it stays.
+        A new worker does it, with copies of what updates could change. Nothing of it stays but that worker.
         """
-        engine = replace(self.plan.engine, device="cpu", execution="loop")
-        worker = Worker(replace(self.plan, engine=engine), self.data)
+        if context.again is None:
+            engine = replace(self.plan.engine, device="cpu", execution="loop")
+            context.again = Worker(replace(self.plan, engine=engine), self.data)
+        worker = context.again
         worker.states[id] = unpack(pack(dict(self.states.get(id) or {})))
         received = unpack(pack(self._client_download(context.download, id)))
         alone = replace(context, download=Download(received, {}))
@@ -360,8 +377,11 @@ class Worker:
         except UserError:
             raise
         except Exception as second:
-            return type(second) is type(error)
-        return False
+            if type(second) is not type(error):
+                return f"and {type(second).__name__} when it was repeated"
+            places = [own_place(each) for each in (error, second)]
+            return "" if places[0] == places[1] else f"and when repeated, the same at {places[1]}"
+        return "and nothing like it when it was repeated"
 
     def _accept(self, context: _RoundContext, one: _ClientUpdate, both: Any) -> None:
         """Accumulate a client's upload, keep its next state, and score it; or record what is wrong."""
@@ -428,6 +448,7 @@ class Worker:
         return download._replace(each=each).for_client(id)
 
     @exits_as_errors()
+    @without_collection()
     def evaluate(
         self,
         round: int,
@@ -456,6 +477,9 @@ class Worker:
         with guard_call(self.method, self.device, "scores", f"after round {round}", **handed):
             scores: dict[int, ClientScores] = {}
             ids = [i for group in groups for i in group]
+            if self._scores_alike(download, splits, given.everyone, to_personalise):
+                predict = self._predict(self.client(ids[0], round), {}, download.everyone)
+                return self._score(dict.fromkeys(ids, predict), round, splits, download.everyone)
             self.states.expect_reads(ids)
             predicts: dict[int, Predict] = {}
             samples = size = 0
@@ -473,6 +497,14 @@ class Worker:
                     scores |= self._score(predicts, round, splits, download.everyone)
                     predicts, samples, size = {}, 0, 0
             return scores | (self._score(predicts, round, splits, download.everyone) if predicts else {})
+
+    def _scores_alike(
+        self, download: Download, splits: Sequence[str], given: State, to_personalise: Collection[int]
+    ) -> bool:
+        """Return whether all clients have the scores of one model: nobody has anything of its own."""
+        own = download.each or given or to_personalise or "common" in splits or len({*self._nets}) > 1
+        kept = map(self.method.overrides, ("scores", "init_client", "state_for_new_clients"))
+        return not (own or len(self.states) or any(kept))
 
     def _clients_to_score(
         self,

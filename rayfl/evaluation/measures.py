@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfl.data import FederatedData
-from rayfl.errors import BadCode, Missing, Unknown, error_context
+from rayfl.errors import BadCode, Conflict, Missing, Unknown, error_context
 from rayfl.randomness import generator
 from rayfl.settings.imports import import_by_path, is_installed
 from rayfl.system.text import short_repr, warn
@@ -155,10 +155,11 @@ def _measure(name: str, classes: int) -> Measure:
 def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
     """Measure made-up scores: for labels of all classes, and for those of the client with the fewest classes.
 
-    A warning names a metric that counts classes which that client lacks.
+    A warning names a metric that counts classes which that client lacks; of ours, ``auroc`` does not.
 
     Raises:
-        UserError: a metric raises, returns no number, or not the same one twice.
+        UserError: a metric raises, returns no number, or not the same one twice, or is another auroc that
+            counts such classes.
     """
     if not tried:
         return
@@ -180,7 +181,9 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
             for labels in (np.arange(2 * classes) % classes, few)
         )
         if every is not None and some is not None and abs(every - some) > 1e-4:
-            warn(
-                f"metric {measure.name} counts classes that a client lacks: perfect scores get {some:.4g} "
-                f"for it, not {every:.4g}; auroc leaves such classes out"
+            problem = (
+                f"counts classes that a client lacks: perfect scores get {some:.4g} for it, not {every:.4g}"
             )
+            if "auroc" in measure.name.lower():
+                raise Conflict(f"metric {measure.name}", problem, "use auroc, which leaves such classes out")
+            warn(f"metric {measure.name} {problem}")

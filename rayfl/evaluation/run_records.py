@@ -16,6 +16,7 @@ from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.settings.base import DisplayMixin, UnquotedText
+from rayfl.system.own_code import MARKED, UNTIL
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
@@ -91,7 +92,20 @@ class RunRecords(DisplayMixin):
 
     @cached_property
     def code(self) -> dict[str, str]:
-        """Digests of the user's own code, by import path, as ``environment.json`` has them."""
+        """Digests of rayfl's and the user's own code, by name, as ``environment.json`` has them."""
+        return {name: digest for name, digest in self._recorded_code.items() if not _is_marked(name)}
+
+    @cached_property
+    def machine(self) -> dict[str, str]:
+        """Versions of libraries and the kind of processor, all that the run has had, by name."""
+        found: dict[str, list[str]] = {}
+        for name, value in self._recorded_code.items():
+            if _is_marked(name):
+                found.setdefault(name.partition(UNTIL)[0], []).append(value)
+        return {name: " and ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+    @cached_property
+    def _recorded_code(self) -> dict[str, str]:
         return dict(read_environment(self.folder).get("code", {}))
 
     @property
@@ -108,6 +122,10 @@ class RunRecords(DisplayMixin):
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
         return round_table(self.history)
+
+
+def _is_marked(name: str) -> bool:
+    return name.partition(UNTIL)[0] in MARKED
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:

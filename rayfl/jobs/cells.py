@@ -108,25 +108,34 @@ class Job:
 
 
 def check_code(folders: Iterable[Path], several: Iterable[DottedSettings], remove: bool = False) -> None:
-    """Refuse or remove runs that were made with other code of the user's own.
+    """Refuse or remove runs that were made with other code.
 
     Args:
         folders: of the runs; those that have not begun do not exist.
         several: the settings of all of them.
         remove: whether to remove runs of other code, so that they start again.
     """
-    there = {path: digest for each in several for path, digest in federation_of(each).own_code().items()}
-    for folder in folders:
-        if other := changed_code(read_environment(folder).get("code", {}), there):
-            if not remove:
-                raise Conflict(
-                    folder,
-                    f"was run with other code of your own: {', '.join(other)}",
-                    "Restore it, let what it has made begin anew by --code changed, or choose another "
-                    "--output",
-                )
-            with lock_folder(folder):
-                shutil.rmtree(folder)
+    for folder, other in code_changes(folders, several).items():
+        if not remove:
+            raise Conflict(
+                folder,
+                f"was run with other code: {', '.join(other)}",
+                "Restore it, let what it has made begin anew by --code changed, or choose another --output",
+            )
+        with lock_folder(folder):
+            shutil.rmtree(folder)
+
+
+def code_of(several: Iterable[DottedSettings]) -> dict[str, str]:
+    """Return what decides the numbers of runs besides their settings and data; see ``RunSettings.code``."""
+    return {name: digest for each in several for name, digest in federation_of(each).code().items()}
+
+
+def code_changes(folders: Iterable[Path], several: Iterable[DottedSettings]) -> dict[Path, list[str]]:
+    """Return what code of runs is another one here, for those with such code; see :func:`check_code`."""
+    there = code_of(several)
+    found = {each: changed_code(read_environment(each).get("code", {}), there) for each in folders}
+    return {folder: other for folder, other in found.items() if other}
 
 
 @dataclass

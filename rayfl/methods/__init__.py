@@ -36,6 +36,7 @@ from rayfl.methods.lgfedavg import LGFedAvg
 from rayfl.methods.local import Local
 from rayfl.methods.moon import MOON
 from rayfl.methods.partialfed import PartialFed
+from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.methods.perfedavg import PerFedAvg
 from rayfl.methods.pfedme import PFedMe
 from rayfl.methods.pfedvem import PFedVEM
@@ -53,4 +54,5 @@ METHODS: dict[str, type[Method]] = {
 }
 """The other methods that come with rayfl, by name: those imported above."""
 
-__all__ = ["METHODS", "WRAPPERS", "Cohort", "Facts", "Method", "Wrapper", *METHODS, *WRAPPERS]
+__all__ = ["METHODS", "WRAPPERS", "Cohort", "Facts", "Method", "PartlyPersonal", "Wrapper"]
+__all__ += [*METHODS, *WRAPPERS]

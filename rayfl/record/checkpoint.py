@@ -57,7 +57,7 @@ class Manifest:
         stateless: the clients that have trained and keep no state.
         progress: the driver's state, as JSON in which numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, the digest of the divided
-            data as ``division``, and digests of the user's own code as ``code``.
+            data as ``division``, and what code and machines made the numbers as ``code``.
     """
 
     round: int
@@ -131,7 +131,7 @@ class Checkpoints:
         files.disk.sync_folder(self.folder.parent)  # the folder's own name, which may be new
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of another run; the user's own code may have changed.
+        """Refuse a checkpoint of another run; code may have changed.
 
         Args:
             manifest: the checkpoint.
@@ -143,6 +143,9 @@ class Checkpoints:
             place, are = f"{key:.200}", f"is {here!r:.200} in the configuration, and {there!r:.200}"
             if key == "division":
                 place, are = "data", ", or their division among the clients, are not those"
+                before, now = (each.get("code", {}).get("processor") for each in (recorded, settings))
+                if before != now:
+                    are = f" that rayfl makes depend on the kind of processor ({now} here){are}"
             what = f"{are} in the checkpoint after {manifest.round} rounds in {self.folder}"
             raise Conflict(
                 place, what, "go on with what the run was begun with, or start anew with another --output"

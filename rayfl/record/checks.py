@@ -74,6 +74,7 @@ class _Partition(TypedDict):
     pool: NotRequired[Contents]
     common_test: NotRequired[_Count]
     remarks: NotRequired[list[str]]
+    sha256: NotRequired[str]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from operator import methodcaller
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl import ROOT
 from rayfl.errors import BadValue, Damaged, InUse, Missing
 from rayfl.record.checks import Config, Environment, Summary
 from rayfl.record.history import (
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 KIND_FILES = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
 RECORDED_PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+KERNEL_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
+"""Variables of the environment by which libraries choose what to compute with."""
 
 
 def folder_kind(path: Path) -> str | None:
@@ -149,7 +151,7 @@ class RunFolder:
         Args:
             path: its path; must not exist, or be an empty folder.
             config: the complete configuration as YAML.
-            **code: digests of the user's own code, by the names that they have in ``environment.json``.
+            **code: names and digests of code, by the names that they have in ``environment.json``.
         """
         check_unused(path)
         folder = cls(Path(path))
@@ -244,12 +246,18 @@ class RunFolder:
         ]
         write_file(self.path / METRICS, b"".join(lines))
 
+    def add_code(self, code: Mapping[str, str]) -> None:
+        """Add digests of code that has shown only during the run to ``environment.json``."""
+        there = read_environment(self.path)
+        both = {**there, "code": {**there.get("code", {}), **code}}
+        write_file(self.path / ENVIRONMENT, _json(both, indent=2))
+
     def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
         with explain_write_errors(self.path / CLIENTS), replace_file(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             files.disk.sync(file)
-        code = {"version": version_of("rayfl"), "sources": sources_digest()}
+        code = {"version": version_of("rayfl"), "sources": software()["rayfl"]}
         write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
 
@@ -273,7 +281,6 @@ def describe_environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: version_of(name) for name in RECORDED_PACKAGES},
-        "sources": sources_digest(),
         "platform": platform.platform(),
         "cpu": processor(),
         "cpus": os.cpu_count(),
@@ -282,10 +289,26 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-@cache
-def sources_digest() -> str:
-    """Return a digest of rayfl's own Python files: a version number may stand for several states of them."""
-    return sources_in(ROOT)
+def software_here() -> dict[str, str]:
+    """Return what decides numbers on this host besides settings, data and the user's own code.
+
+    The function is sent by value: a host may have another rayfl.
+
+    Returns:
+        ``rayfl``: a digest of its sources, for a version number may stand for several states of them; the
+        versions of ``torch``, ``numpy`` and ``ray``; the kind of ``processor``.
+    """
+    spec = find_spec("rayfl")
+    places = [*(spec.submodule_search_locations or ())] if spec else []
+    return {
+        "rayfl": sources_in(Path(places[0])) if places else "missing",
+        **{name: version_of(name) or "missing" for name in ("torch", "numpy", "ray")},
+        "processor": processor(),
+    }
+
+
+software = cache(software_here)
+"""Returns the software of this host as it was at the first call."""
 
 
 def sources_in(package: Path) -> str:
@@ -324,12 +347,18 @@ def _commit() -> str | None:
 
 
 def processor() -> str:
-    """Return the kind of this machine's processor."""
+    """Return the kind of this machine's processor, and what of it the libraries may use."""
+    model, used = platform.processor() or platform.machine(), []
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((n.partition(":")[2].strip() for n in lines if n.startswith("model name")), model)
+    with contextlib.suppress(ImportError):
+        from torch.backends import cpu, mkl, mkldnn
+
+        there = {"oneDNN": mkldnn.is_available(), "MKL": mkl.is_available()}
+        used = [cpu.get_cpu_capability(), *(name for name in there if there[name])]
+    used += [f"{name}={os.environ[name]}" for name in KERNEL_VARIABLES if name in os.environ]
+    return ", ".join([model, *used])
 
 
 def _line(record: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

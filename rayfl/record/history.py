@@ -47,11 +47,13 @@ class Population(DisplayMixin):
             test set, too) int64 [clients].
         domains: per client the name of its domain; None: several domains.
         contents: of the data set; None: not recorded.
+        division: the digest of its division among the clients; None: not recorded.
     """
 
     samples: Mapping[str, np.ndarray]
     domains: tuple[str | None, ...]
     contents: Contents | None = None
+    division: str | None = None
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -67,7 +69,7 @@ class Population(DisplayMixin):
         if common := partition.get("common_test"):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
-        return cls(samples, domains, contents)
+        return cls(samples, domains, contents, partition.get("sha256"))
 
     @classmethod
     def without_clients(cls) -> "Population":

@@ -11,7 +11,7 @@ import numpy as np
 from rayfl.data import FederatedData
 from rayfl.data.federated import LEAST_TEST
 from rayfl.engine.base import Plan
-from rayfl.engine.set_up import set_up, try_scores, try_steps
+from rayfl.engine.set_up import set_up, try_prepare, try_scores, try_steps
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
@@ -53,6 +53,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
         if is_own_net(net):
             try_steps(built, str(net), plan, data)
+    if own:
+        try_prepare(method, context)
     if not all(isinstance(each, Reduction) for each in method.uploads(context).values()):
         raise BadCode(
             f"{type(method).__name__}.uploads",

@@ -15,11 +15,8 @@ from rayfl.record.folder import RunFolder, read_config
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.running.result import Result
 from rayfl.settings.description import flatten_config
-from rayfl.system.own_code import changed_code
+from rayfl.system.own_code import UNTIL, changed_code
 from rayfl.system.text import counted, warn
-
-UNTIL = " to round "
-"""In records, separates a module that was replaced during a run from its last round."""
 
 
 def finished_result(path: Path, rounds: int) -> Result | None:
@@ -58,8 +55,8 @@ def checkpoint_to_resume(
     Args:
         path: the run folder.
         rounds: the total number of rounds.
-        settings: those that decide the numbers, with digests of its data and of the user's own code. Digests
-            of replaced code are added, under ``module to round N``.
+        settings: those that decide the numbers, with digests of its data and of code. What was replaced is
+            added, under ``module to round N``.
         cohort: chooses its cohorts.
         any_code: whether the code may be another one than before.
 
@@ -69,15 +66,20 @@ def checkpoint_to_resume(
     """
     manifest = newest_checkpoint(path, settings, None if any_code else cohort)
     recorded = manifest.settings.get("code", {}) if manifest else {}
-    other = changed_code({name: recorded[name] for name in recorded if UNTIL not in name}, settings["code"])
+    other = changed_code(recorded, settings["code"])
     if other and not any_code:
         raise Conflict(
             path,
-            f"was run with other code of your own: {', '.join(other)}",
+            f"was run with other code: {', '.join(other)}",
             "Restore it, allow it by --code changed, or start anew with another --output",
         )
-    if manifest and other:
-        warn(f"{path} goes on with other code of your own than it had: {', '.join(other)}")
+    if other:
+        warn(f"{path} goes on with other code than it had: {', '.join(other)}")
+    before, here = (code.get("processor") for code in (recorded, settings["code"]))
+    if before not in (None, here):
+        warn(f"{path} was run on {before}, and goes on on {here}: its last bits may differ")
+        other.append("processor")
+    if manifest:
         recorded = {f"{n}{UNTIL}{manifest.round}" if n in other else n: recorded[n] for n in recorded}
     settings["code"] = {**recorded, **settings["code"]}
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))

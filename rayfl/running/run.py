@@ -34,11 +34,12 @@ from rayfl.evaluation.metrics import Validation, client_accuracies
 from rayfl.methods.base import has_exchange
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config
+from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config, software
 from rayfl.record.history import CONFIG, LOG, read_records
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
+from rayfl.report.text import range_text
 from rayfl.running.checks import check_names
 from rayfl.running.recovery import (
     check_device,
@@ -56,9 +57,12 @@ from rayfl.sampling import Bernoulli, takes_all
 from rayfl.settings.description import config_of, display_name, dump_config, flatten_config, public_path
 from rayfl.system.files import explain_write_errors, lock_folder
 from rayfl.system.log import RunLog, log, warnings_shown
-from rayfl.system.own_code import code_digests
+from rayfl.system.own_code import code_digests, own_modules
 from rayfl.system.signals import asked_to_stop
 from rayfl.system.text import counted, one_line, print_note, short_repr, warn
+
+LOOKED_AT = 20
+"""Rounds whose numbers of clients are looked at for the start's text."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class FederationRun:
     Attributes:
         settings: as they were given.
         resumes: whether to resume the run in ``settings.output``.
-        any_code: whether it may go on with other code of the user's own.
+        any_code: whether it may go on with other code.
         in_group: whether actors go into the placement group of this process, as those of a trial do.
     """
 
@@ -113,7 +117,7 @@ class FederationRun:
             return self._run(path, callbacks, run_log, contexts)
 
     def _run(self, path: Path, callbacks: Sequence[Callback], run_log: RunLog, contexts: ExitStack) -> Result:
-        given = self.settings.engine
+        given, imported = self.settings.engine, own_modules()
         settings = replace(self.settings, engine=given.resolve())
         if self.resumes and given.device == "auto":
             check_device(path, settings.engine.device)
@@ -132,15 +136,15 @@ class FederationRun:
             size = settings.cohort_size(data.sizes)
             settings = replace(settings, engine=settings.engine.with_stack(size, len(data)))
             plan, groups = settings.plan(), len(settings.engine.groups(range(size)))
-            code = settings.own_code()
+            code = settings.code()
             result_settings = settings.result_settings(data) | {"code": code}
             manifest = None
             if self.resumes:
                 manifest = checkpoint_to_resume(path, settings.rounds, result_settings, cohort, self.any_code)
             _report_start(settings, path, manifest.round if manifest else 0, data)
-        data = started.share_data(data, code)
+        data = started.share_data(data, {name: code[name] for name in code.keys() - software().keys()})
         workers = started.make_workers(plan, data, groups)
-        with Session(plan, data, workers) as session, asked_to_stop() as asked:
+        with Session(plan, data, workers) as session, asked_to_stop(lambda: workers.hangs) as asked:
             manifest = restore_session(session, path, manifest, result_settings, cohort)
             # Nothing is written before this line: a run that cannot go on stays as it is.
             if not self.resumes:
@@ -153,6 +157,13 @@ class FederationRun:
             looking = [*started.round_callbacks(), *callbacks]
             with Rounds(settings, session, folder, result_settings, asked, looking) as rounds:
                 stopped = rounds.run_with_recovery(manifest)
+            late = session.late_code() | (code_digests(new) if (new := own_modules() - imported) else {})
+            if unseen := {name: late[name] for name in late.keys() - result_settings["code"].keys()}:
+                warn(
+                    f"the run has imported code of your own that no import statement shows "
+                    f"({', '.join(sorted(unseen))}): should it change, a resumed run does not notice"
+                )
+                folder.add_code(unseen)
         result = finish_records(folder) if stopped is None else Result.load(path)
         write_page(path, lambda: run_page(result))
         if stopped is None:
@@ -221,7 +232,7 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
         "method": display_name(public_path(type(settings.method))),
         "data": f"{type(settings.data).__name__}, {type(settings.data.partition).__name__}",
         "net": ", ".join(map(str, settings.plan().nets)),
-        "clients": f"{settings.clients}, {settings.cohort_size(data.sizes)} in a round"
+        "clients": f"{settings.clients}, {_cohort_text(settings, data)} in a round"
         + (" on average" if isinstance(settings.sampling, Bernoulli) else "")
         + (f", {data.unseen} unseen ({settings.unseen or 'drawn'})" if data.unseen else ""),
         "rounds": str(settings.rounds) + (f", from {start + 1} on" if start else ""),
@@ -239,6 +250,13 @@ def _report_start(settings: RunSettings, path: Path, start: int, data: Federated
     if not settings.quiet:
         print_start(facts)
         print_note(data.table())
+
+
+def _cohort_text(settings: RunSettings, data: FederatedData) -> str:
+    """Return how many clients train in a round, by the first rounds, which may differ."""
+    if isinstance(settings.sampling, Bernoulli):
+        return str(settings.cohort_size(data.sizes))
+    return range_text(len(settings.cohort(r, data.sizes)) for r in range(min(settings.rounds, LOOKED_AT)))
 
 
 def _local_work(settings: RunSettings) -> str:
@@ -365,6 +383,11 @@ class Rounds(Run):
                 self.session.finish_pending()
                 self._warn_at_end()
                 return stopped
+            except KeyboardInterrupt:
+                done = max(Checkpoints(self.path / "checkpoints").rounds, default=0)
+                kept = f"with the checkpoint after {counted(done, 'round')}" if done else "from the start"
+                _log_and_print(f"Stopped at once; {kept} it goes on by --resume {self.path}", quiet=False)
+                raise
             except Exception as error:  # it may be anything if the cluster is gone
                 lost = handle_loss(self.session, error, self.folder)
                 if isinstance(lost, ClusterLost) and not self.asked.is_set():
@@ -432,7 +455,7 @@ class Rounds(Run):
             last = any(over) or round == self.rounds - 1
             every = settings.checkpoint_every
             at_end = every or start  # a run that has gone on from a checkpoint would do so again
-            due = is_best or (every and self._done % every == 0)
+            due = is_best or (every and self._done % every == 0) or session.workers.hosts_leave()
             if due or (at_end if last else self.asked.is_set()):
                 self.save()
             if last:

@@ -49,8 +49,8 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
     if without:
         settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
-    if other := changed_code(manifest.settings.get("code", {}), run.own_code()):
-        warn(f"{folder} was run with other code of your own ({', '.join(other)}): models may score otherwise")
+    if other := changed_code(manifest.settings.get("code", {}), run.code()):
+        warn(f"{folder} was run with other code ({', '.join(other)}): models may score otherwise")
     worker, server = local_pair(run.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)

@@ -21,7 +21,7 @@ from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
 from rayfl.record.checks import Cell
-from rayfl.record.folder import check_is, read_config
+from rayfl.record.folder import check_is, read_config, software
 from rayfl.record.history import CONFIG
 from rayfl.running import checks
 from rayfl.sampling import Bernoulli, Sampling, Uniform, choose_cohort, wanted_clients
@@ -37,7 +37,7 @@ from rayfl.settings.reader import (
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
 from rayfl.system.own_code import code_digests
-from rayfl.system.text import short_repr
+from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
@@ -212,8 +212,17 @@ class RunSettings(Settings, place=""):
             settings["trace"] = trace
         return settings | ({"division": data.digest()} if data else {})
 
+    def code(self) -> dict[str, str]:
+        """Return what decides the run's numbers besides settings and data; records and checkpoints carry it.
+
+        By name: rayfl's sources, versions, the kind of processor, and the user's own code.
+        """
+        there = software()
+        processor = f"{there['processor']}, {counted(self.engine.threads, 'thread')}"
+        return there | {"processor": processor} | self.own_code()
+
     def own_code(self) -> dict[str, str]:
-        """Return digests of the user's own code that decides the run's numbers; checkpoints carry them."""
+        """Return digests of the user's own code that decides the run's numbers."""
         config = config_of(self) | {"engine": None}  # which decides no number
         classes = re.findall('"class_path": "(.*?)"', json.dumps(config, ensure_ascii=False))
         return code_digests([*classes, *self.plan().import_paths])

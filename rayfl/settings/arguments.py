@@ -67,6 +67,9 @@ def convert_value(place: str, value: Any, kind: Any) -> Any:
     wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else describe_type(kind)
     choices = [each for each in get_args(kind) if isinstance(each, str)]
     near = did_you_mean(value, choices).rstrip(".") if isinstance(value, str) else ""
+    near += "".join(f" ({mark})" for mark in choices if get_origin(kind) is Annotated)
+    if isinstance(value, str) and value[:1] in ("'", '"'):
+        near += "; its quotes are part of it here: leave the inner ones out"
     raise BadValue(place, f"is {short_repr(value)}", f"it must be {wanted}{near}")
 
 

@@ -106,6 +106,14 @@ def own_fault(error: BaseException) -> BadCode | None:
     return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {text_of(cause)}")
 
 
+def own_place(error: BaseException) -> str:
+    """Return where an error was raised: the last line of the user's own code, or else of rayfl's."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    mine = [frame for frame in frames if is_own(frame[0])]
+    file, line = (mine or [frame for frame in frames if frame[0].startswith(RAYFL)] or frames)[-1]
+    return f"{file}:{line}"
+
+
 def _own_error(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:
     """Return the error that the user's own code has raised, in the chain of causes, and where.
 

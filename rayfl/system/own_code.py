@@ -18,6 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+from zipimport import ZipImportError, zipimporter
 
 from rayfl import ROOT
 from rayfl.system.text import warn
@@ -25,6 +26,10 @@ from rayfl.system.text import warn
 RAYFL = f"{ROOT}{os.sep}"
 """The beginning of the paths of rayfl's own files."""
 MAIN = "__main__"
+UNTIL = " to round "
+"""In records, separates what was replaced during a run from its last round."""
+MARKED = ("torch", "numpy", "ray", "processor")
+"""What changes the last bits alone: reports mark it, where other code has rows of its own."""
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -71,8 +76,9 @@ def code_digests(paths: Iterable[str]) -> dict[str, str]:
 
     Returns:
         Module -> digest of all of it, for the modules of the paths and those of the user's own that they
-        import, also within functions; and, of a program's main file or a notebook, ``__main__.name`` ->
-        digest of the class or function, for those of the paths and those that these name.
+        import, also within functions, or have got in another way; and, of a program's main file or a
+        notebook, ``__main__.name`` -> digest of the class or function, for those of the paths and those that
+        these name.
     """
     keep_sources()
     found: dict[str, str] = {}
@@ -82,19 +88,26 @@ def code_digests(paths: Iterable[str]) -> dict[str, str]:
             _warn_no_source(name)
         elif name not in found:
             found[name] = hashlib.sha256(source.encode()).hexdigest()[:16]
-            used = _used_in(ast.parse(source), package, in_main=name.startswith(f"{MAIN}."))
-            waiting += [unit for path in used for unit in _units_of(path)]
+            in_main = name.startswith(f"{MAIN}.")
+            used = _used_in(ast.parse(source), package, in_main) if in_main else _imports_of(source, package)
+            waiting += [unit for path in (*used, *_named_by(name)) for unit in _units_of(path)]
     return found
 
 
+def own_modules() -> set[str]:
+    """Return the names of the user's own modules that this process has imported."""
+    return {name for name in sys.modules.copy() if (file := _file_of(name)) and _is_own_file(file)} - {MAIN}
+
+
 def changed_code(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """Return the names whose code differs from what was recorded.
+    """Return the names whose code differs from what was recorded; the kind of processor is none.
 
     Args:
-        recorded: digests that a run has recorded; runs of earlier versions have none.
-        there: digests of the code of this process.
+        recorded: what a run has recorded of its code, also of that which was replaced during the run.
+        there: the same of this process.
     """
-    return [name for name in recorded if there.get(name) != recorded[name]]
+    names = [name for name in recorded if UNTIL not in name and name != "processor"]
+    return [name for name in names if there.get(name) != recorded[name]]
 
 
 def imports_late(module: str) -> bool:
@@ -111,7 +124,8 @@ def _file_of(module: str) -> str | None:
 @cache
 def _is_own_file(file: str) -> bool:
     installed = file.startswith((RAYFL, _PYTHON)) or _INSTALLED & {*Path(file).parts}
-    return not installed and os.path.isfile(file)  # frames of compiled code name others
+    # frames of compiled code name others
+    return not installed and (os.path.isfile(file) or os.path.isfile(_archive_of(file)))
 
 
 # ---- units: modules by their names, and what a main file defines as ``__main__.name``
@@ -138,6 +152,22 @@ def _spec_of(module: str) -> ModuleSpec | None:
     package = _spec_of(above) if above else None
     inside = package.submodule_search_locations if package else None
     return None if above and inside is None else PathFinder.find_spec(module, inside)
+
+
+@cache
+def _imports_of(source: str, package: str) -> list[str]:
+    return [*dict.fromkeys(_used_in(ast.parse(source), package))]
+
+
+def _named_by(module: str) -> Iterator[str]:
+    """Yield the names of the modules of which an imported one has something, however it has got that.
+
+    Of a package do not count its own modules, which Python sets there, whoever has imported them.
+    """
+    things = [*vars(sys.modules.get(module, object)).values()]
+    names = {thing.__name__ if ismodule(thing) else getattr(thing, "__module__", None) for thing in things}
+    known = sorted(name for name in names if isinstance(name, str) and name != MAIN)
+    yield from (name for name in known if not name.startswith(f"{module}."))
 
 
 def _used_in(tree: ast.AST, package: str, in_main: bool = False) -> Iterator[str]:
@@ -172,9 +202,17 @@ def _main_definition(name: str) -> str | None:
 
 
 def _file_content(file: str) -> bytes:
-    with suppress(OSError):
+    with suppress(OSError, ZipImportError):
+        if archive := _archive_of(file):
+            return zipimporter(archive).get_data(file)
         return Path(file).read_bytes()
     return b"\0"  # no source is like this
+
+
+def _archive_of(file: str) -> str:
+    """Return the zip file in which a file is; empty: in none."""
+    before, zipped, _ = file.partition(f".zip{os.sep}")
+    return f"{before}.zip" if zipped else ""
 
 
 @cache

@@ -14,6 +14,9 @@ from rayfl.settings import Value, at_least, below
 from rayfl.settings.imports import import_by_path
 from rayfl.system.text import short_repr
 
+TRIED_CALLS = 32
+"""How often a loss is called before the run, to see that it always returns the same."""
+
 
 class Loss(Value, ABC, place="training.loss"):
     """Base of all losses; one of your own overrides ``per_sample``, or is a function of scores and targets.
@@ -39,7 +42,7 @@ class Loss(Value, ABC, place="training.loss"):
         return self.per_sample(scores, targets, counts).mean()
 
     def check(self, classes: int) -> None:
-        """Refuse one that does not give each sample a loss of its own.
+        """Refuse one that does not give each sample a loss of its own, remembers calls, or draws.
 
         Args:
             classes: of the data.
@@ -54,6 +57,8 @@ class Loss(Value, ABC, place="training.loss"):
                 self.per_sample(scores[:1], targets[:1], counts),
             )
             (slope,) = torch.autograd.grad(whole.sum(), scores)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                again = [self.per_sample(scores, targets, counts) for _ in range(TRIED_CALLS)]
         except Exception as error:
             problem = f"is {self}, which raises {type(error).__name__}: {error}"
             raise BadCode("training.loss", problem) from error
@@ -62,6 +67,12 @@ class Loss(Value, ABC, place="training.loss"):
                 "training.loss",
                 f"is {self}, which returns {short_repr(whole.detach())} for {count} samples",
                 "it must return the loss of each sample, [B], by its own scores and target",
+            )
+        if not all(torch.equal(each, again[0]) for each in again):
+            raise BadCode(
+                "training.loss",
+                f"is {self}, which returns other values when it is called again with the same scores",
+                "it must neither draw nor remember, or other processes and resumed runs have other numbers",
             )
 
 

@@ -21,7 +21,7 @@ class Training(Value, place="training"):
 
     _fixed = True
 
-    epochs: Annotated[int, at_least(1)] = 1
+    epochs: Annotated[int, at_least(1), "training.steps counts steps, and training.work has factors"] = 1
     """Passes over a client's training data per round."""
     steps: Annotated[int, at_least(1)] | None = None
     """Steps per round in place of ``epochs``: the same number for each client, however many samples it has.

@@ -319,13 +319,16 @@ def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     assert limits == [1, 1, 7]
 
 
-def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_modules):
+def test_cells_of_other_code_are_refused_or_run_anew(tmp_path, runs_here, own_modules, capsys):
     text = TINY.replace("method: FedAvg", "method: mine.Mine")
     given = [write(tmp_path, text), "--rows", "FedAvg", "--columns", "even", "--rounds", "1"]
     given += ["--quiet", "true", "--output", str(tmp_path / "runs")]
     own_modules.load("mine", SCALED)
     assert table.main([*given, "--seeds", "1"]) == 0
     own_modules.load("mine", SCALED.replace("1.0", "0.1"))
+    capsys.readouterr()
+    assert table.main([*given, "--seeds", "1", "--list"]) == 0
+    assert "finished, with other code: mine" in " ".join(capsys.readouterr().out.split())
     with told(Conflict, "runs/FedAvg/even/seed-0"):
         assert table.main(given) == 2
     assert [job.seed for job in runs_here] == [0]

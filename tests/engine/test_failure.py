@@ -493,6 +493,26 @@ def test_what_does_not_come_again_is_no_clients(
     assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
 
+class Wandering(Failing):
+    """Fails at another place when it is repeated, with an error of the same class."""
+
+    def fail(self) -> None:
+        failed = len([*Path(self.signs).iterdir()])
+        Path(self.signs, str(failed)).touch()
+        if failed < 2:  # with the others, and alone
+            raise RuntimeError("here")
+        raise RuntimeError("there")
+
+
+def test_the_same_class_of_error_at_another_place_confirms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "signs").mkdir()
+    method = Wandering(signs=str(tmp_path / "signs"))
+    with refused(Shortage, "client 2") as caught:
+        small(tmp_path / "run", method=method, engine=Inline(), **EVERYONE | {"clients": 3}).run()
+    assert "the same at" in str(caught.value)
+    assert "test_failure.py" in str(caught.value)
+
+
 class FailingDitto(Failing, Ditto):
     """Has states."""
 
@@ -501,7 +521,7 @@ def test_a_repeated_update_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     training = Training(batch_size=10, momentum=0.9, optimiser_state="kept")
     settings: dict[str, Any] = EVERYONE | {"method": FailingDitto(), "training": training}
     small(tmp_path / "run", **settings).run()
-    monkeypatch.setattr(Worker, "_raises_again", lambda *arguments: True)
+    monkeypatch.setattr(Worker, "_other_when_repeated", lambda *arguments: "")
     small(tmp_path / "not", **settings).run()
     assert everything(tmp_path / "run") == everything(tmp_path / "not")
 

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
@@ -243,6 +243,44 @@ class ByWord(FedAvg):
         return {"weights": "mean"}
 
 
+class Drawing(FedAvg):
+    def prepare(self, context: Any) -> Any:
+        """Return another factor in every process."""
+        return {"factor": [np.random.default_rng().random(2)]}
+
+
+class Zeroing(FedAvg):
+    def prepare(self, context: Any) -> None:
+        """Begin with zeros."""
+        for tensor in context.initial.values():
+            tensor.mul_(0)
+
+
+class Counting(FedAvg):
+    seen: ClassVar[list[int]] = []
+
+    def prepare(self, context: Any) -> None:
+        """Remember the calls."""
+        self.seen.append(1)
+
+
+class ListOfModules(FedAvg):
+    def modules(self, net: Any) -> Any:
+        """Name no module."""
+        return [nn.Linear(2, 2)]
+
+
+class Same(FedAvg):
+    def prepare(self, context: Any) -> Any:
+        """Return what is equal, and never the same object."""
+        draws = torch.rand(3, generator=context.generator("prepare", 0))
+        return {"draws": draws, "names": ["a", "b"], "bound": float("nan"), "net": object(), "cut": {1: None}}
+
+
+def test_what_is_prepared_may_be_any_values(tmp_path: Path) -> None:
+    federation(tmp_path / "run", Same()).run()
+
+
 @pytest.mark.parametrize(
     ("method", "call", "word"),
     [
@@ -253,6 +291,10 @@ class ByWord(FedAvg):
         (ScoresClasses, "scores", "returns [2] for 'personal'"),
         (ScoresOne, "scores", "returns [1, 10] for 'personal'"),
         (ByWord, "uploads", "'mean'"),
+        (Drawing, "prepare", "other values"),
+        (Zeroing, "prepare", "initial['conv.0.weight']"),
+        (Counting, "prepare", "self.seen"),
+        (ListOfModules, "modules", "name -> what builds"),
     ],
 )
 def test_what_a_trial_shows_is_refused_before_the_start(

@@ -42,7 +42,7 @@ def test_a_host_on_which_numbers_would_be_others(name: str, caplog: pytest.LogCa
 
 
 def test_the_sources_of_a_host_are_those_of_its_package() -> None:
-    assert software_here()["rayfl"] == f"sources {sources_in(rayfl.ROOT)}"
+    assert software_here()["rayfl"] == sources_in(rayfl.ROOT)
 
 
 def test_a_host_is_asked_once(ray_runtime: str) -> None:
@@ -106,8 +106,8 @@ def test_modules_go_by_value_in_the_body_alone() -> None:
 def test_a_run_with_other_software_than_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each process another one."""
     software = software_here()
-    monkeypatch.setattr(hosts, "software_here", lambda: {**software, "rayfl": f"sources {os.getpid()}"})
-    with pytest.raises(Conflict, match=f"sources {os.getpid()}"):
+    monkeypatch.setattr(hosts, "software_here", lambda: {**software, "rayfl": f"{os.getpid()}"})
+    with pytest.raises(Conflict, match=f"this process has {os.getpid()}"):
         small(tmp_path / "run", engine=Ray(actors=1)).run()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -128,5 +128,5 @@ def test_a_run_with_another_rayfl_than_its_cluster(tmp_path: Path, ray_runtime: 
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("rayfl: error: host ")
-    assert "has rayfl sources " in done.stderr
+    assert "has rayfl " in done.stderr
     assert not (tmp_path / "run").exists()

@@ -5,12 +5,15 @@ import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from rayfl import Inline, load_models
 from rayfl.callbacks.callback import Callback, Run
@@ -39,6 +42,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "device": lambda: torch.device("meta"),
+    "oneDNN": lambda: changed(partial(setattr, torch.backends.mkldnn, "enabled"), False, True),
 }
 
 
@@ -67,6 +71,24 @@ def test_the_state_of_pytorch_changes_nothing(tmp_path: Path, plain: dict[str, b
     assert bytes_of_run(tmp_path / "run") == plain
     x, _ = models.batch(0)
     assert models.scores(0, x)["personal"].dtype is torch.float32
+
+
+class Halving(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Change nothing."""
+        return function(*args, **(kwargs or {}))
+
+
+def test_what_other_processes_would_not_have_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Halving():
+        small(tmp_path / "mode", rounds=1).run()
+    assert "Halving" in caplog.text
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    small(tmp_path / "hook", rounds=1).run()
+    hook.remove()
+    assert "_global_forward_hooks" in caplog.text
 
 
 def test_actors_begin_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from rayfl.engine import BadUpdate
 from rayfl.engine.process import reserved_gpus
 from rayfl.errors import BadValue, Missing, Shortage
 from rayfl.methods import Ditto
-from rayfl.record.folder import check_stays
+from rayfl.record.folder import check_stays, software
 from rayfl.running.result import Result
 from rayfl.sampling import Uniform
 from rayfl.training import Params
@@ -143,7 +143,7 @@ def test_a_run_on_a_running_cluster(
     (one_client,) = {*record["down"]["weights"]}
     assert (line["bytes_down"], line["bytes_up"]) == (one_client, 2 * 4 * one_client)
     assert (sum(line["actors"]), len(line["busy"])) == (len(record["cohort"]), 2)
-    assert [each["rayfl"].split()[0] for each in line["hosts"].values()] == ["sources"]
+    assert [each["rayfl"] for each in line["hosts"].values()] == [software()["rayfl"]]
     assert {name: value for name, (value, _) in told.items()} == {
         "rayfl_round": 1,
         "rayfl_round_seconds": 2.5,

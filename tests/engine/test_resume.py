@@ -20,12 +20,13 @@ from torch import Tensor
 
 from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.data import Dirichlet, Synthetic
+from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.worker import Worker
 from rayfl.errors import Conflict, Damaged, InUse, Missing, Shortage
 from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.folder import software
 from rayfl.running.result import Result
 from rayfl.settings.description import dump_config
 from rayfl.system import files
@@ -476,7 +477,7 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
     first = small(run, method=mine, data=few, clients=2, rounds=2)
     first.run([own_modules.load("watch", WATCHES).Watch()])
     before = json.loads((run / "environment.json").read_text())
-    assert [before[key].keys() for key in ("code", "callbacks")] == [{"mine"}, {"watch"}]
+    assert [before[key].keys() for key in ("code", "callbacks")] == [{"mine", *software()}, {"watch"}]
     own_modules.load("mine", f"# Edited\n{SCALED}")
     longer = resumed(run, {"rounds": 3, "quiet": True})
     longer.run([own_modules.load("watch", f"{WATCHES}    x = 1\n").Watch()])
@@ -487,7 +488,42 @@ def test_a_run_goes_on_with_other_code_only_where_that_is_asked_for(
     assert bytes_of_run(run) == kept
     resumed(run, {"rounds": 4, "quiet": True}, any_code=True).run()
     code = json.loads((run / "environment.json").read_text())["code"]
-    assert code.keys() == {"mine", "mine to round 3"}
+    assert code.keys() == {"mine", "mine to round 3", *software()}
     assert code["mine"] != code["mine to round 3"] == before["code"]["mine"]
     resumed(run, {"rounds": 5, "quiet": True}).run()
     assert json.loads((run / "environment.json").read_text())["code"] == code
+
+
+@pytest.mark.parametrize("name", ["rayfl", "torch", "numpy", "ray"])
+def test_other_software_counts_as_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run = tmp_path / "run"
+    small(run, rounds=2).run()
+    monkeypatch.setattr("rayfl.running.settings.software", lambda: {**software(), name: "another"})
+    with refused(Conflict, run) as caught:
+        resumed(run, {"rounds": 3}).run()
+    assert f": {name}" in str(caught.value)
+    resumed(run, {"rounds": 3, "quiet": True}, any_code=True).run()
+    code = json.loads((run / "environment.json").read_text())["code"]
+    assert (code[name], code[f"{name} to round 2"]) == ("another", software()[name])
+
+
+@pytest.mark.parametrize("data", ["same", "made up"])
+def test_another_processor_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, data: str
+) -> None:
+    run = tmp_path / "run"
+    small(run, rounds=2).run()
+    monkeypatch.setattr("rayfl.running.settings.software", lambda: {**software(), "processor": "abacus"})
+    if data == "made up":
+        monkeypatch.setattr(FederatedData, "digest", lambda data: "another")
+        with refused(Conflict, "data") as caught:
+            resumed(run, {"rounds": 3}).run()
+        assert "abacus" in str(caught.value)
+        return
+    resumed(run, {"rounds": 3, "quiet": True}).run()
+    assert "abacus" in caplog.text
+    code = json.loads((run / "environment.json").read_text())["code"]
+    assert code["processor"] == "abacus, 1 thread"
+    assert code["processor to round 2"].startswith(software()["processor"])

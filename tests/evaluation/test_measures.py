@@ -17,7 +17,7 @@ from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report_runs
 from rayfl.data import Dirichlet, Pathological, Synthetic
-from rayfl.errors import BadCode, BadValue, Damaged, Missing, Unknown
+from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
@@ -139,14 +139,21 @@ def test_the_trial_has_the_labels_of_the_clients(tmp_path: Path) -> None:
 def test_the_start_names_what_counts_classes_that_a_client_lacks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With two classes of ten, the area of torchmetrics is 0.2 for perfect scores: eight count as 0."""
-    for metric, classes, warned in (("auroc", 10, 0), ("accuracy", 2, 0), ("auroc", 2, 1)):
-        name = f"torchmetrics.functional.classification.multiclass_{metric}"
+    """With two classes of ten, what counts all is 0.2 for perfect scores: eight count as 0."""
+
+    def check(name: str, classes: int) -> None:
         data = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=classes))
         federation = small(tmp_path / "run", data=data, clients=10, metrics=[name])
         federation.check(federation.federated_data())
-        assert caplog.text.count(f"metric {name} counts classes") == warned
+
+    of_torchmetrics = "torchmetrics.functional.classification.multiclass_"
+    check(f"{of_torchmetrics}auroc", 10)
+    check(f"{of_torchmetrics}accuracy", 2)
+    assert "counts classes" not in caplog.text
+    check("tests.support.metrics.of_all_classes", 2)
     assert "get 0.2 for it" in caplog.text
+    with refused(Conflict, f"metric {of_torchmetrics}auroc"):
+        check(f"{of_torchmetrics}auroc", 2)
 
 
 def test_torchmetrics_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

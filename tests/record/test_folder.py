@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
@@ -116,9 +117,11 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     text = (tmp_path / "run" / "environment.json").read_text()
     found = json.loads(text)
     assert found["packages"]["numpy"] == np.__version__
-    assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command", "sources"}
+    assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command"}
     kinds = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    assert found["cpu"] in (kinds or [platform.machine(), platform.processor()])
+    model, capability, *_ = found["cpu"].split(", ")
+    assert model in (kinds or [platform.machine(), platform.processor()])
+    assert capability == torch.backends.cpu.get_cpu_capability()
     assert "hunter2" not in text
     assert "RAYFL_TEST_SECRET" not in text
     (tmp_path / "run" / "environment.json").write_text("[")
@@ -269,18 +272,17 @@ def test_the_parquet_table_is_the_table_of_the_result(folder):
     result = finish_records(folder)
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": records.sources_digest()}
+    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": records.software()["rayfl"]}
     assert summary == result.summary
 
 
-def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
+def test_the_digest_of_the_sources_sees_every_change(tmp_path):
     """Of content, of names, and of files alone; not of what Python leaves beside them."""
     found = []
-    monkeypatch.setattr("rayfl.record.folder.ROOT", tmp_path)
     for name, text in (("a.py", "1"), ("a.py", "2"), ("b/c.py", ""), ("b/c.pyc", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-        found.append(records.sources_digest.__wrapped__())
+        found.append(records.sources_in(tmp_path))
     assert len(set(found)) == 3
     assert found[2] == found[3]
 

@@ -1,8 +1,11 @@
 """Which code is the user's own, and when its digest changes."""
 
+import importlib
+import json
 import linecache
 import logging
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +49,44 @@ def test_a_digest_is_of_what_a_module_does_and_of_all_it_imports(own_modules: Ow
     own_modules.load("mine", f"{MINE}\n    def f( self ): ''\n")
     assert documented["mine"] == code_digests(["mine"])["mine"] != first["mine"]
     assert changed_code(first, {**documented, "other": "1"}) == ["mine", "pack.deep"]
+
+
+def test_code_that_no_import_statement_shows(
+    tmp_path: Path, own_modules: OwnModules, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of what a module has got otherwise there are digests; what comes during a run is told and recorded."""
+    own_modules.write("core", "def f(x): return x")
+    own_modules.write("late_one", "")
+    text = (
+        "import importlib\nfrom rayfl.methods import FedAvg\ncore = importlib.import_module('core')\n"
+        "class Late(FedAvg):\n    async def local_update(self, client, state, down):\n"
+        "        importlib.import_module('late_one')\n"
+        "        return await super().local_update(client, state, down)\n"
+    )
+    method = own_modules.load("late_method", text).Late()
+    small(tmp_path / "run", method=method, rounds=1).run()
+    assert "late_one" in caplog.text
+    code = json.loads((tmp_path / "run" / "environment.json").read_text())["code"]
+    assert code.keys() == {"core", "late_method", "late_one", "rayfl", "torch", "numpy", "ray", "processor"}
+
+
+def test_what_others_import_of_a_package_is_not_the_packages(own_modules: OwnModules) -> None:
+    """Python sets it there, so that the digests of one run would depend on what ran before in the process."""
+    own_modules.write("packs.__init__", "")
+    own_modules.load("packs.one", "")
+    own_modules.load("packs.two", "")
+    assert [*code_digests(["packs.one"])] == ["packs", "packs.one"]
+
+
+def test_modules_in_a_zip_have_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "own.zip", "w") as archive:
+        archive.writestr("zipped_one.py", "from zipped_two import x")
+        archive.writestr("zipped_two.py", "x = 1")
+    monkeypatch.syspath_prepend(tmp_path / "own.zip")
+    first = code_digests(["zipped_one.x"])
+    importlib.import_module("zipped_one")
+    assert code_digests(["zipped_one.x"]) == first
+    assert [*first] == ["zipped_one", "zipped_two"]
 
 
 def test_a_file_of_data_is_no_code(tmp_path: Path, own_modules: OwnModules) -> None:
