@@ -44,7 +44,7 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
         like: two inputs.
     """
     held = {entry: p for entry, p in net.named_parameters() if p.requires_grad}
-    if not leaves_of(net(like)) <= {*held.values()}:
+    if not _trained_leaves(net(like)) <= {*held.values()}:
         raise BadCode(
             "net",
             f"{name} computes with a tensor that is to be trained and is none of its parameters, as in a "
@@ -60,7 +60,7 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
         )
 
 
-def leaves_of(scores: Tensor) -> set[Tensor]:
+def _trained_leaves(scores: Tensor) -> set[Tensor]:
     """Return the tensors that scores have been computed from and that gradients reach."""
     waiting, seen = [scores.grad_fn], set[Any]()
     for node in waiting:
