@@ -464,9 +464,15 @@ class Session:
         self._cleared = False
 
     def late_code(self) -> dict[str, str]:
-        """Return digests of the user's own modules that workers have imported since they began."""
-        calls = [self.workers.call(k, "late_code") for k in range(len(self.workers))]
-        return {name: digest for found in self._get(calls) for name, digest in found.items()}
+        """Return digests of the user's own modules that workers have imported since they began.
+
+        Workers that die now take what they know with them: the run is over, and needs them no more.
+        """
+        try:
+            calls = [self.workers.call(k, "late_code") for k in range(len(self.workers))]
+            return {name: digest for found in self._get(calls) for name, digest in found.items()}
+        except (WorkersLost, ClusterLost):
+            return {}
 
     # ---- losses, and the end
 
