@@ -101,8 +101,10 @@ def csv_text(records: Records) -> str:
     """Return records as CSV, a column for each key; no text is a formula in a spreadsheet."""
     import pandas as pd
 
-    frame = pd.DataFrame(records, dtype=object).map(csv_cell).rename(columns=csv_cell)
-    return frame.to_csv(index=False, lineterminator="\r\n")
+    lines = [{csv_cell(key): csv_cell(value) for key, value in each.items()} for each in records]
+    return pd.DataFrame(lines, dtype=object).to_csv(
+        index=False, lineterminator="\r\n"
+    )  # 3 must not become 3.0
 
 
 def write_table(

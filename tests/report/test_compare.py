@@ -241,6 +241,20 @@ def test_clients_that_do_not_count_are_told_of(tmp_path):
         assert (f"trace: {absent})" in text) == (absent > 0)
 
 
+def test_scores_right_after_training_of_other_models_are_told_of_beside_the_headline(tmp_path):
+    (run,) = load(tmp_path, {})
+    (entry, *_) = run.summary["views"]
+    last = entry["last"] | {"clients": 4, "initial": 2}
+    for point, view, told in (
+        ("after_training", "personal", True),
+        ("after_training", "global", False),
+        ("after_aggregation", "personal", False),
+    ):
+        views = [entry | {"point": point, "view": view, "last": last}]
+        said = sentences(run.summary | {"views": views, "headline": run.summary["headline"]})
+        assert ("After training, last round: of 4 clients 2 by their initial model." in said) == told
+
+
 def test_what_went_wrong_is_counted(tmp_path):
     (run,) = load(tmp_path, {})
     for key, start in (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import BadValue
-from rayfl.report.formats import SUFFIXES, check_ending, ranked_cell, write_table
+from rayfl.report.formats import SUFFIXES, check_ending, csv_text, ranked_cell, write_table
 from rayfl.report.text import plain_table
 from tests.support.refusals import refused
 
@@ -91,6 +91,14 @@ def test_csv_and_json(folder):
         "row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "warnings": ["a", "b"], "values": {"4": 1},
     }  # fmt: skip
     assert content["tests"] == []
+
+
+def test_whole_numbers_stay_whole_in_csv():
+    """Also beside a missing one, for which pandas would make all of them 3.0 and the like."""
+    assert (
+        csv_text([{"name": "a", "rounds": 3}, {"name": "b", "rounds": None}])
+        == "name,rounds\r\na,3\r\nb,\r\n"
+    )
 
 
 def test_other_endings_are_refused():

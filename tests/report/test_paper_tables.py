@@ -16,6 +16,7 @@ from rayfl.commands import report
 from rayfl.errors import Missing, Unknown
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
+from rayfl.report import paper_tables
 from rayfl.report.formats import SUFFIXES
 from rayfl.report.paper_tables import (
     OTHER_DATA,
@@ -147,6 +148,17 @@ def test_what_is_warned_of(tmp_path):
     folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
     (entry, *_) = compare("fedco2_t9", [folder])
     assert "out of reach: the code behind it gave every image the label of another one" in entry.warnings[0]
+
+
+def test_a_printed_number_out_of_reach_is_told_of_by_its_row_and_column(tmp_path, monkeypatch):
+    folders = [office(tmp_path / "0")]
+    (entry, *_) = compare("fedco2_t1", folders)
+    printed = paper_tables.printed_table("fedco2_t1")
+    there = replace(printed, unreachable={entry.row: {entry.column: "nobody knows how"}})
+    monkeypatch.setattr(paper_tables, "printed_table", lambda name: there)
+    found = {(e.row, e.column): e.warnings for e in compare("fedco2_t1", folders)}
+    assert "out of reach: nobody knows how" in found.pop((entry.row, entry.column))
+    assert not any("out of reach" in text for warnings in found.values() for text in warnings)
 
 
 def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
