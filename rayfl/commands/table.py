@@ -94,9 +94,9 @@ def run_table(given: Any) -> int:
     )
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     if given.list:
-        other = code_changes([cell.folder for cell in cells], settings)
+        begun = [cell for cell in cells if cell.folder.exists()]
+        other = code_changes([cell.folder for cell in begun], [cell.settings for cell in begun])
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
             state += f", with other code: {', '.join(other[cell.folder])}" if cell.folder in other else ""
@@ -104,6 +104,7 @@ def run_table(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
     check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")

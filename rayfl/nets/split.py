@@ -27,7 +27,7 @@ class SplitNet(nn.Module):
 
     Layers do not overwrite their inputs (``inplace``). BatchNorm layers lose their count of batches
     (``num_batches_tracked``), the only integers among the entries; the running statistics do not need it.
-    Weights that layers share are one entry, under the name of the first.
+    Weights that layers share become one parameter.
 
     Args:
         conv: maps inputs, such as images [B, C, H, W], to flat features [B, F].
