@@ -233,12 +233,10 @@ class Workers(ABC):
     Attributes:
         recoveries: how many losses a session survives without another checkpoint in between.
         hosts: what the hosts of a cluster have that decides numbers, by their names; see ``engine.hosts``.
-        expected: seconds that the calls take for which ``get`` waits, by what was measured; None: unknown.
         hangs: whether ``get`` has said that it waits for far longer.
     """
 
     recoveries = 0
-    expected: float | None = None
     hangs = False
     hosts: Mapping[str, Mapping[str, str | None]] = {}
 
@@ -266,11 +264,12 @@ class Workers(ABC):
         """
 
     @abstractmethod
-    def get(self, references: Sequence[Any]) -> list[Any]:
+    def get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         """Wait for the results that references stand for, and return them.
 
         Args:
             references: as ``call`` has returned them.
+            usual: seconds that the calls take, by what was measured; None: unknown.
 
         Raises:
             WorkersLost: processes have died.

@@ -114,7 +114,7 @@ class InlineWorkers(Workers):
         """Run an operation; its result is the reference."""
         return getattr(self.server if k == SERVER else self.worker, name)(*arguments)
 
-    def get(self, references: Sequence[Any]) -> list[Any]:
+    def get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         """Return the references: they are the results."""
         return list(references)
 

@@ -343,10 +343,10 @@ class RayWorkers(Workers):
         """Return what names the host of a worker; see ``Workers.host_of``."""
         return (self.server_where if k == SERVER else self.where[k])["node"]
 
-    def get(self, references: Sequence[Any]) -> list[Any]:
+    def get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         """Wait for results; see ``Workers.get``."""
         try:
-            return self._wait_for(references)
+            return self._wait_for(references, usual)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
@@ -359,11 +359,10 @@ class RayWorkers(Workers):
                 raise cause from None
             raise
 
-    def _wait_for(self, references: Sequence[Any]) -> list[Any]:
+    def _wait_for(self, references: Sequence[Any], usual: float | None) -> list[Any]:
         """Return the results of calls; check Ray's own processes meanwhile, and say if they take too long."""
-        began, limit = time.monotonic(), HANG_SECONDS
-        if self.expected is not None:
-            limit = max(LEAST_HANG_SECONDS, HANG_FACTOR * self.expected)
+        began = time.monotonic()
+        limit = HANG_SECONDS if usual is None else max(LEAST_HANG_SECONDS, HANG_FACTOR * usual)
         try:
             while True:
                 if time.monotonic() - self._seen >= PULSE:
@@ -374,7 +373,8 @@ class RayWorkers(Workers):
                 except GetTimeoutError:
                     if (waited := time.monotonic() - began) > limit:
                         self.hangs, limit = True, 2 * waited
-                        warn(f"nothing has come for {waited:.0f} s{self._busy_text()}")
+                        than = "" if usual is None else f", where {usual:.0f} s are usual"
+                        warn(f"nothing has come for {waited:.0f} s{than}, from {self._busy_text()}")
         finally:
             self.hangs = False
 
@@ -390,9 +390,8 @@ class RayWorkers(Workers):
             ask = ray.remote(num_cpus=0)(read_stack).options(scheduling_strategy=host)
             lines = ray.get(ask.remote(first["pid"], first["stack"]), timeout=DRAIN_SECONDS)
         others = f" and {len(busy) - 1} more" if len(busy) > 1 else ""
-        usual = "" if self.expected is None else f", where {self.expected:.0f} s are usual"
         where = f"process {first['pid']} on {first['host']}{others}: it is in {'; '.join(lines[:3])}"
-        return f"{usual}, from {where}. A signal stops the run at once, which the last checkpoint survives"
+        return f"{where}. A signal stops the run at once, which the last checkpoint survives"
 
     def check(self) -> None:
         """Check that Ray's own processes are alive."""

@@ -113,9 +113,9 @@ class Session:
         self._under_way: list[Any] = []  # references that nobody has waited for
         self._last_step: tuple[int, Any] | None = None  # of a round, and its sign
 
-    def _get(self, references: Sequence[Any]) -> list[Any]:
+    def _get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         under_way, self._under_way = self._under_way, []
-        return self.workers.get([*under_way, *references])[len(under_way) :]
+        return self.workers.get([*under_way, *references], usual)[len(under_way) :]
 
     # ---- a round
 
@@ -182,13 +182,11 @@ class Session:
         """Let the workers train and the server aggregate; return the results of the workers."""
         self.workers.add_workers()
         moved, calls = self._run_on_groups("train", groups, round, score_splits, drop, hook, returns=2)
-        self.workers.expected = self._pace.seconds(groups)
         sums = self._sums_per_host({k: accumulated for k, (accumulated, _) in calls.items()})
         waiting = [reply for _, reply in calls.values()]
         ends = [hook, round, drop, len(sums), *sums, *waiting]
         download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
-        replies = self._get(waiting)
-        self.workers.expected = None
+        replies = self._get(waiting, self._pace.seconds(groups))
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._newest_download = download if self._one_download else None

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections import OrderedDict
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -131,24 +132,22 @@ def refuse_odd_weights(net: nn.Module) -> None:
 
 def share_weights(net: nn.Module) -> None:
     """Make parameters in the same memory one parameter; refuse those in a part of another's memory."""
-    spans: list[tuple[int, int, str, nn.Parameter]] = []
+    there: dict[tuple[int, int, tuple[int, ...]], tuple[str, nn.Parameter]] = {}
     for path, layer in net.named_modules():
         for own, parameter in layer.named_parameters(recurse=False):
             if is_lazy(parameter) or parameter.is_meta or not parameter.numel():
                 continue
-            start, name = parameter.data_ptr(), f"{path}.{own}"
-            reach = sum((n - 1) * step for n, step in zip(parameter.shape, parameter.stride(), strict=True))
-            end = start + (reach + 1) * parameter.element_size()
-            for first, last, other, there in spans:
-                if (first, last) == (start, end) and there.stride() == parameter.stride():
-                    layer._parameters[own] = there
-                elif first < end and start < last:
-                    raise BadCode(
-                        f"parameter {name!r}",
-                        f"of the net is a view of {other!r}, and would be trained apart: let the forward "
-                        "compute with that one, as in x @ self.first.weight.T",
-                    )
-            spans.append((start, end, name, parameter))
+            start, strides = parameter.data_ptr(), parameter.stride()
+            reach = sum((n - 1) * step for n, step in zip(parameter.shape, strides, strict=True))
+            place = start, start + (reach + 1) * parameter.element_size(), strides
+            layer._parameters[own] = there.setdefault(place, (f"{path}.{own}", parameter))[1]
+    for one, other in itertools.pairwise(sorted(there, key=itemgetter(0))):
+        if other[0] < one[1]:
+            raise BadCode(
+                f"parameter {there[other][0]!r}",
+                f"of the net is a view of {there[one][0]!r}, and would be trained apart: let the forward "
+                "compute with that one, as in x @ self.first.weight.T",
+            )
 
 
 def own_entries(module: nn.Module) -> list[str]:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 KIND_FILES = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
-RECORDED_PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+RECORDED_PACKAGES = ("rayfl", "torchvision")  # besides those of ``software_here``
 KERNEL_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 """Variables of the environment by which libraries choose what to compute with."""
 
@@ -282,7 +282,6 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version_of(name) for name in RECORDED_PACKAGES},
         "platform": platform.platform(),
-        "cpu": processor(),
         "cpus": os.cpu_count(),
         "git_commit": _commit(),
         "command": shlex.join(sys.orig_argv),

@@ -450,8 +450,8 @@ def test_a_call_that_takes_too_long_is_told_with_its_place(
     monkeypatch.setattr(written, "get", get)
     monkeypatch.setattr(ray_workers, "time", SimpleNamespace(monotonic=lambda: times[-1]))
     made.where[1] |= {"pid": 7, "host": "there", "stack": 3}
-    made.actors[1].busy, made.expected = True, 7.0
-    assert made.get([made.call(0, "train")]) == ["over"]
+    made.actors[1].busy = True
+    assert made.get([made.call(0, "train")], usual=7.0) == ["over"]
     assert hung[:8] == [False] * 8
     assert all(hung[8:])
     assert not made.hangs

@@ -213,7 +213,7 @@ class SimulatedWorkers(Workers):
             pass
         return references if returns > 1 else references[0]
 
-    def get(self, references: Sequence[Any]) -> list[Any]:
+    def get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         """Carry operations out until those are done that are waited for, or one of them has failed."""
         while True:
             self.check()

@@ -111,7 +111,7 @@ class PretendWorkers(Workers):
             raise held
         return pickle.loads(held)
 
-    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+    def get(self, references: Sequence[Any], usual: float | None = None) -> list[Any]:
         """Return copies of what is referred to."""
         self.waits += 1
         return list(map(self._value, references))
