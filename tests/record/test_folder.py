@@ -119,7 +119,10 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     assert found["packages"]["rayfl"] == rayfl.__version__
     assert found.keys() >= {"python", "platform", "cpus", "git_commit", "command"}
     kinds = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    model, capability, *_ = records.software()["processor"].split(", ")
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    model, capability, *libraries, set_here = records.processor().split(", ")
+    assert (set_here, "oneDNN" in libraries) == ("MKL_CBWR=AVX2", torch.backends.mkldnn.is_available())
+    assert ("MKL" in libraries) == torch.backends.mkl.is_available()
     assert model in (kinds or [platform.machine(), platform.processor()])
     assert capability == torch.backends.cpu.get_cpu_capability()
     assert "hunter2" not in text
@@ -224,6 +227,46 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
     assert "rounds: 12" in (run / "config.yaml").read_text()
     (again,) = json.loads((run / "environment.json").read_text())["resumed"]
     assert again["round"] == 4
+
+
+def test_a_longer_run_loses_the_evaluations_of_other_rounds(tmp_path):
+    """With what is said of them; what is said of the round stays."""
+    run = write_run(tmp_path / "run", rounds=5, eval_every=5, stop_after=1)
+    folder = RunFolder.resume(run, 1)
+    odd = record(1, partition(6)) | {
+        "loss": [math.nan, 1.0, 1.0],
+        "untrained": {"clients": [], "unlisted": []},
+    }
+    odd["evaluation"]["after_aggregation"]["personal"]["test"]["loss"][2] = math.inf
+    for each in (odd, record(2, partition(6))):
+        folder.append_metrics(each)
+    before = lines(run / "metrics.jsonl")
+    folder.keep_evaluations(lambda round: round == 2)
+    _, first, second = lines(run / "metrics.jsonl")
+    assert first == {k: v for k, v in before[1].items() if k not in ("evaluation", "untrained")} | {
+        "not_finite": ["loss.0=nan"]
+    }
+    assert (second, "evaluation" in second) == (before[2], True)
+
+
+def test_code_that_shows_during_a_run_is_beside_what_was_known(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", "rounds: 1\n", code={"mine": "1", "other": "2"})
+    before = records.read_environment(folder.path)
+    folder.add_code({"late": "3", "other": "4"})
+    assert records.read_environment(folder.path) == before | {
+        "code": {"mine": "1", "other": "4", "late": "3"}
+    }
+
+
+def test_a_summary_is_there_when_the_run_is_over(tmp_path):
+    run = write_run(tmp_path / "run", rounds=4)
+    assert records.read_summary(run)["rounds"] == 4
+    (run / "summary.json").write_text("[]")
+    with refused(Damaged, run / "summary.json") as caught:
+        records.read_summary(run)
+    assert "goes on from its checkpoint" in str(caught.value)
+    (run / "summary.json").unlink()
+    assert records.read_summary(run) == {}
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path, monkeypatch):
