@@ -1,0 +1,80 @@
+"""Names, files and words that the reader of settings takes, and what it makes of them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayfl.errors import BadValue, Conflict, Unknown
+from rayfl.settings import imports
+from rayfl.settings.description import flatten_config
+from rayfl.settings.imports import import_by_path
+from rayfl.settings.reader import RawText, flatten_settings, unknown_option
+from rayfl.settings.yaml_file import parse_yaml
+from rayfl.training import Training
+from tests.support.federations import federation_from
+from tests.support.refusals import refused
+
+
+def test_a_group_is_a_mapping_or_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("lr: 0.25\nbatch_size: 7\n")
+    wanted = {"training.lr": 0.25, "training.batch_size": 7}
+    for given in ("mine.yaml", {"lr": 0.25, "batch_size": 7}, RawText("{lr: 0.25, batch_size: 7}")):
+        assert flatten_settings({"training": given}, tmp_path) == wanted
+    assert flatten_settings({"training": RawText(tmp_path / "mine.yaml")}) == wanted
+    for wrong in (RawText("mine.yaml"), 3, {1: 2}):  # a file is looked for where the command was given
+        with refused(BadValue, "training"):
+            flatten_settings({"training": wrong})
+    with refused(Conflict, "training.lr"):
+        flatten_settings({"training": {"lr": 1}, "training.lr": 2})
+
+
+def test_a_configuration_by_the_names_of_the_command_line() -> None:
+    config = {
+        "method": {"class_path": "rayfl.methods.FedProx", "init_args": {"mu": 0.5}},
+        "metrics": ["f1", "auroc"],
+        "training": {"lr": 0.1, "optimiser": {"class_path": "rayfl.training.Adam"}},
+    }
+    plain = flatten_config(config)
+    assert plain == {
+        "method": "rayfl.methods.FedProx",
+        "method.mu": 0.5,
+        "metrics": ["f1", "auroc"],
+        "training.lr": 0.1,
+        "training.optimiser": "rayfl.training.Adam",
+    }
+    shown = flatten_config(config, shown=True)
+    assert (shown["method"], shown["metrics"], shown["training.optimiser"]) == (
+        "FedProx",
+        '["f1", "auroc"]',
+        "Adam",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("metric", "metrics"), ("lr", "training.lr"), ("round", "rounds"), ("xyz", "")]
+)
+def test_a_slip_is_told_with_what_was_meant(name: str, meant: str) -> None:
+    known = ["metrics", "rounds", "method", "training"]
+    told = str(unknown_option(name, known, type(federation_from([])), "--"))
+    assert told.startswith(f"--{name} is no option")
+    assert told.partition("did you mean --")[2].startswith(meant)
+    assert bool(meant) == ("did you mean" in told)
+
+
+def test_a_class_of_the_main_process_is_found_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(imports.NAMED_ELSEWHERE, "__main__.Mine", Training)
+    assert import_by_path("__main__.Mine") is Training
+
+
+def test_yaml_has_plain_values_alone() -> None:
+    assert parse_yaml("[1e-3, 08, 2020-01-01, yes, null, a]") == [0.001, 8, "2020-01-01", True, None, "a"]
+    for odd in ("!!python/name:os.system", "!!set {a, b}", "!!binary aGk=", "!!timestamp 2020-01-01"):
+        with pytest.raises(yaml.YAMLError):
+            parse_yaml(odd)
+
+
+def test_an_unknown_option_of_a_class_is_told_with_those_that_there_are() -> None:
+    with refused(Unknown, "method.mue") as caught:
+        federation_from(["--method", "FedProx", "--method.mue", "1"])
+    assert "mu" in str(caught.value)
