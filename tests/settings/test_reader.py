@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayfl.errors import BadValue, Conflict, Unknown
+from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.settings import imports
 from rayfl.settings.description import flatten_config
 from rayfl.settings.imports import import_by_path
@@ -78,3 +78,14 @@ def test_an_unknown_option_of_a_class_is_told_with_those_that_there_are() -> Non
     with refused(Unknown, "method.mue") as caught:
         federation_from(["--method", "FedProx", "--method.mue", "1"])
     assert "mu" in str(caught.value)
+
+
+def test_options_without_a_class_are_those_of_the_default() -> None:
+    run = federation_from(["--training.optimiser.nesterov", "true", "--training.momentum", "0.5"])
+    assert str(run.training.optimiser) == "SGD(nesterov=True)"
+    assert str(federation_from([]).training.optimiser) == "SGD"
+
+
+def test_settings_do_not_change() -> None:
+    with refused(BadCode, "Training.lr"):
+        Training().lr = 3.0
