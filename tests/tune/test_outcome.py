@@ -199,6 +199,7 @@ def test_accuracies_are_shown_in_per_cent_and_losses_as_they_are():
     first = [next(iter(column.cells)) for column in table.columns]
     assert first == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
     assert [row.style for row in table.rows] == ["bold", None]
+    assert [column.justify for column in table.columns] == ["left", "left", *["right"] * 4]
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
     table = points_table(replace(SPACE, metric="loss"), results)
@@ -244,6 +245,9 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     bare = replace(found, point=replace(found.point, settings={"cell": found.point.settings["cell"]}))
     write_best(replace(SPACE, metric="loss"), bare, "s_best", "1", tmp_path / "bare.yaml")
     assert Table.load(tmp_path / "bare.yaml").settings("FedBN", "base")["method"] == "FedBN"
+    named = replace(found.point, settings=found.point.settings | {"method": "rayfl.methods.FedCO2"})
+    write_best(space, replace(found, point=named), "s_best", "1", tmp_path / "named.yaml")
+    assert [*Table.load(tmp_path / "named.yaml").rows] == ["Fed-CO2"]
 
 
 def test_data_of_like_names_have_files_of_their_own(tmp_path):

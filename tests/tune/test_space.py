@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.errors import BadValue, Conflict, Missing, Unknown
+from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
 from rayfl.settings.description import config_of, dump_config
@@ -154,6 +154,7 @@ BAD = [
     ({"search": "search: {engine.threads: [1, 2]}"}, Conflict, "search.engine.threads"),
     ({"search": "search: {a: {grid_search: {b: {engine: Ray}}}}"}, Conflict, "search.a"),
     ({"search": "search: {method.mu: 3}"}, BadValue, "search.method.mu"),
+    ({"search": "search: {a: {grid_search: {b: {method.mu: 1}, c: 3}}}"}, BadValue, "search.a"),
     ({"search": "search: {method.mu: {grid_search: []}}"}, BadValue, "search.method.mu"),
     ({"search": "search: {method.mu: [1.0, 1.0]}"}, BadValue, "search.method.mu"),
     ({"search": "search: {method.mu: {uniform: [2, 1]}}"}, BadValue, "search.method.mu"),
@@ -241,6 +242,23 @@ def test_what_a_file_says_and_what_it_leaves_out(tmp_path):
     assert {key: getattr(said, key) for key in entries} == entries
     assert Space.load(write(tmp_path, metric="metric: loss")).mode == "min", "small losses are good"
     assert Space.load(write(tmp_path, metric="metric: loss", mode="mode: max")).mode == "max"
+
+
+def test_names_that_look_like_numbers_stay_as_they_are_written(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("sweep: 08\ntitle: 1e3\nsearch: {method.mu: [0.1]}\n")
+    assert (Space.load(path).sweep, Space.load(path).title) == ("08", "1e3")
+
+
+def test_the_file_of_a_sweep_is_read_as_strictly_as_its_space(tmp_path):
+    found = space(tmp_path, "{method.mu: [0.1, 1.0]}", scheduler="scheduler: asha")
+    found.save(tmp_path)
+    assert Space.load_from_folder(tmp_path) == found
+    content = (tmp_path / "sweep.json").read_text()
+    for whole, damaged in (('"asha"', '"ash"'), ('"grid_search"', '"grid"'), ('"max"', '"most"')):
+        (tmp_path / "sweep.json").write_text(content.replace(whole, damaged, 1))
+        with refused(Damaged, tmp_path / "sweep.json"):
+            Space.load_from_folder(tmp_path)
 
 
 def test_the_number_of_points_is_grids_times_draws(tmp_path):
