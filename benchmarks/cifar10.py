@@ -65,9 +65,9 @@ def federate(out: Path, root: str, verify: bool, device: str, rounds: int, seed:
     ).run()
     scores = result.clients
     last = scores[(scores["round"] == rounds - 1) & (scores["view"] == "global")]
-    accuracy = float(last["correct"].sum() / last["samples"].sum())
+    accuracy = float(last["score"].sum() / last["samples"].sum())
     info = {"name": f"rayfl, {'2 actors' if cpu else torch.cuda.get_device_name()}"}
-    (out / "info.json").write_text(json.dumps(info | {"torch": torch.__version__, "accuracy": accuracy}))
+    (out / "info.json").write_text(json.dumps(info | {"torch": torch.__version__, "figure": accuracy}))
 
 
 def write_data(root: str, verify: bool, folder: Path) -> None:
@@ -89,7 +89,7 @@ def outcome(command: list[str], folder: Path) -> Outcome:
     wait_for_quiet()
     run = launch([*command, "--out", str(folder / "run")], folder)
     info = json.loads((folder / "run" / "info.json").read_text())
-    made = Outcome(sum(run.seconds), float(info["accuracy"]), f"{info['name']}, torch {info['torch']}")
+    made = Outcome(sum(run.seconds), float(info["figure"]), f"{info['name']}, torch {info['torch']}")
     print(f"{made.name}: {made.seconds:.1f} s, {made.accuracy:.2%}", file=sys.stderr, flush=True)
     return made
 
@@ -102,7 +102,7 @@ def shown(found: dict[str, list[Outcome]], rounds: int) -> Table:
     for own in found.values():
         seconds = [each.seconds for each in own]
         ratios = [each.seconds / ours.seconds for each, ours in zip(own, found["rayfl"], strict=True)]
-        mean, std = mean_and_std([100 * each.accuracy for each in own])
+        mean, std = mean_and_std([100 * each.figure for each in own])
         table.add_row(
             own[0].name,
             ", ".join(f"{s:.1f}" for s in seconds),

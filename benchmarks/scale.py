@@ -198,7 +198,7 @@ def evaluated(populations: list[int]) -> Table:
             began = time.process_time()
             record = latest.evaluation(session.evaluate(0, range(clients), ("test",)), after_training=False)
             seconds, grown = time.process_time() - began, resident_megabytes() - before
-        assert len(record["after_aggregation"]["personal"]["test"]["correct"]) == clients
+        assert len(record["after_aggregation"]["personal"]["test"]["score"]) == clients
         table.add_row(f"{clients:,}", f"{seconds:.2f}", f"{seconds / clients * 1e4:.2f}", f"{grown:,.0f}")
     return table
 

@@ -80,15 +80,15 @@ class Run:
 
     def headline(self) -> str:
         """What the declared protocol counts."""
-        return cell(self.summary["headline"]["accuracy"])
+        return cell(self.summary["headline"]["figure"])
 
     def domain(self, name: str) -> str:
         """The headline of one domain."""
-        return cell(self.summary["headline"]["domains"][name]["accuracy"])
+        return cell(self.summary["headline"]["domains"][name]["figure"])
 
     def average(self, how: str) -> str:
         """The rounds of the headline under another average over clients."""
-        return cell(self.summary["headline"]["averages"][how]["accuracy"])
+        return cell(self.summary["headline"]["averages"][how]["figure"])
 
     def value(self, choice: str, view: str = "", point: str = "", average: str = "") -> float:
         """An accuracy under a choice of rounds; view, point and average are by default the headline's."""
@@ -525,7 +525,7 @@ def feddbe_by_rounds() -> Rows:
 def pfllib_pairs(row: str) -> dict[int, tuple[float, float]]:
     """Return round -> accuracy with rayfl and with PFLlib's code, where both were scored."""
     (own, view), other = feddbe_runs()[row], PFLLIB_CURVES[row]
-    theirs = dict(zip(map(int, other["rounds"]), other["accuracy"]))
+    theirs = dict(zip(map(int, other["rounds"]), other["figure"]))
     return {k: (own.after(k, view), theirs[k]) for k in own.scored_rounds(view) if k in theirs}
 
 

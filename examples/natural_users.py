@@ -68,7 +68,7 @@ def accuracy(users: str, method: Method, seed: int = 0) -> float:
             quiet=True,
             output=f"{folder}/run",
         )
-        return federation.run().accuracy
+        return federation.run().figure
 
 
 if __name__ == "__main__":

@@ -18,5 +18,5 @@ for method in (FedAvg(), FedCO2(mu=0.5)):
     )
     result = federation.run()
     tests = result.clients.query("part == 'test' and view == 'personal'")
-    print(f"{type(method).__name__}: {result.accuracy:.1%} on average; records in {result.folder}")
-    print(tests.query("round == round.max()")[["domain", "samples", "accuracy"]].to_string(index=False))
+    print(f"{type(method).__name__}: {result.figure:.1%} on average; records in {result.folder}")
+    print(tests.query("round == round.max()")[["domain", "samples", "figure"]].to_string(index=False))

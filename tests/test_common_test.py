@@ -89,7 +89,7 @@ def test_every_client_and_view_is_scored_on_it(tmp_path: Path) -> None:
     for one in models:
         for view, scores in models.scores(one.client, models.preprocess(x).double()).items():
             score = found["after_aggregation", view, "common"]
-            assert score["correct"][one.client] == int((scores.argmax(1) == y).sum())
+            assert score["score"][one.client] == int((scores.argmax(1) == y).sum())
             assert score["loss"][one.client] == pytest.approx(float(F.cross_entropy(scores, y)), rel=1e-12)
 
 
@@ -101,7 +101,7 @@ def test_it_changes_no_other_score(tmp_path: Path) -> None:
     assert {key[:2] for key in found if key[2] == "common"} == {key[:2] for key in other}
     for (point, view, part), score in found.items():
         if part == "common":  # also those without own test data
-            scored = [i for i, correct in enumerate(score["correct"]) if correct is not None]
+            scored = [i for i, correct in enumerate(score["score"]) if correct is not None]
             assert scored == ([10, 11] if point == "unseen" else [*range(10)]), (point, view)
 
 
@@ -121,7 +121,7 @@ def test_some_clients_and_an_evaluation_now_and_then(tmp_path: Path) -> None:
     found = parts(tmp_path)
     own, common = (found["after_aggregation", "global", part] for part in ("test", "common"))
     assert own["clients"] == common["clients"]
-    assert len(common["correct"]) == 4
+    assert len(common["score"]) == 4
     told = (tmp_path / "run.log").read_text()
     assert "common test: 4 clients x 90 samples = 360 forward passes" in told
     assert "in each of 1 evaluation\n" in told
@@ -142,31 +142,31 @@ def test_figures_by_hand() -> None:
     population = people([10, 20], train=(100, 300))
     made = [line(0, [2, 2]), line(1, [8, 10])]
     for record, correct in zip(made, ([4, 8], [10, 30]), strict=True):
-        part = {"correct": correct, "loss": [1.0, 3.0], "f1": [0.5, None]}
+        part = {"score": correct, "loss": [1.0, 3.0], "f1": [0.5, None]}
         record["evaluation"]["after_aggregation"]["personal"]["common"] = part
     history = History.build(population, made)
     expected = {"mean_clients": 0.5, "pooled": 0.5, "weighted": 0.625}
     for average, value in expected.items():
         headline = summarise(history, evaluation.Default(average=average), 2)["headline"]  # type: ignore[arg-type]
         counts = {"clients": 2, "left_out": 0}
-        assert headline["common"] == {"accuracy": pytest.approx(value), "std": None, **counts}
-    assert headline["accuracy"] == pytest.approx((100 * 0.8 + 300 * 0.5) / 400)
+        assert headline["common"] == {"figure": pytest.approx(value), "std": None, **counts}
+    assert headline["figure"] == pytest.approx((100 * 0.8 + 300 * 0.5) / 400)
     summary = summarise(history, evaluation.Default(choose="last_k", k=2), 2)
     found = summary["views"][0]["last_k"]["common"]
     common = summary["headline"]["common"]
-    assert (common["accuracy"], common["std"]) == (pytest.approx(0.325), pytest.approx(0.175))
+    assert (common["figure"], common["std"]) == (pytest.approx(0.325), pytest.approx(0.175))
     assert found["domains"]["print"]["mean"] == pytest.approx(0.475)
     assert (found["rounds"], found["measures"]["f1"]["mean"]) == ([0, 1], 0.5)
     assert summary["views"][0]["each"]["common"]["mean"] == pytest.approx([0.15, 0.5])
     trained = summarise(history, evaluation.Default(trained_only=True), 2)["headline"]
-    assert trained["common"]["accuracy"] == pytest.approx(0.25)  # client 0 alone
+    assert trained["common"]["figure"] == pytest.approx(0.25)  # client 0 alone
 
 
 def test_what_is_reported_says_of_how_many_clients_it_is() -> None:
     """A client without test samples of its own is scored on the common ones."""
     record = line(0, [8, 0])
     views = record["evaluation"]["after_aggregation"]["personal"]
-    views["common"] = {"correct": [10, 30], "loss": [1.0, 3.0]}
+    views["common"] = {"score": [10, 30], "loss": [1.0, 3.0]}
     summary = summarise(History.build(people([10, 0]), [record]), evaluation.Default(), 1)
     (told,) = [each for each in sentences(summary) if "(G)" in each]
     assert "80.00 %, 1 client;" in told
@@ -177,7 +177,7 @@ def test_what_is_reported_says_of_how_many_clients_it_is() -> None:
 def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
     runs = [small(tmp_path / str(known), **BOTH | {"common_test": known}).run() for known in (True, False)]
     both = runs[0].summary["headline"]
-    texts = [f"{100 * value:.2f}" for value in (both["accuracy"], both["common"]["accuracy"])]
+    texts = [f"{100 * value:.2f}" for value in (both["figure"], both["common"]["figure"])]
     (told,) = [each for each in sentences(runs[0].summary) if "(G)" in each]
     assert [text in told for text in texts] == [True, True]
     console = Console(file=io.StringIO(), width=200)
@@ -193,7 +193,7 @@ def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
         assert ("common" in group_records(groups)[0]) == known
     (group,) = group_runs(runs)  # which differ in what was measured alone
     assert group_records([group])[0]["common"] is None
-    assert group_records(group_runs(runs[:1]))[0]["common"] == pytest.approx(100 * both["common"]["accuracy"])
+    assert group_records(group_runs(runs[:1]))[0]["common"] == pytest.approx(100 * both["common"]["figure"])
     path = tmp_path / "True" / "partition.json"
     content = json.loads(path.read_text())
     for size in (0, 1):  # no set, or one with fewer samples than are recorded as correct

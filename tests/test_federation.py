@@ -141,7 +141,7 @@ def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round:
     found = []
     for every in (1, 2):
         result = small(tmp_path / str(every), **settings, eval_every=every).run()
-        found.append(result.history.scores["after_training", "personal", "test"].correct)
+        found.append(result.history.scores["after_training", "personal", "test"].score)
     assert found[0][-1].tolist() == found[1][-1].tolist()
     assert not np.isnan(found[0]).any()
 
@@ -253,7 +253,7 @@ class AllPoisoned(FedAvg):
 
 def test_a_cohort_in_which_all_failed_changes_nothing(tmp_path: Path) -> None:
     result = small(tmp_path / "run", method=AllPoisoned(), on_bad_update="drop", rounds=2).run()
-    right = result.clients.query("part == 'test' and view == 'global'").groupby("round")["correct"].sum()
+    right = result.clients.query("part == 'test' and view == 'global'").groupby("round")["score"].sum()
     assert right.nunique() == 1
     assert result.rounds["dropped"].tolist() == [6, 6]
 

@@ -80,7 +80,7 @@ def test_scores_agree(name: str) -> None:
     assert scores[0].keys() == scores[1].keys()
     for i in scores[0]:
         on_cpu, on_gpu = scores[0][i]["test"], scores[1][i]["test"]
-        assert {v: s.correct for v, s in on_cpu.items()} == {v: s.correct for v, s in on_gpu.items()}
+        assert {v: s.score for v, s in on_cpu.items()} == {v: s.score for v, s in on_gpu.items()}
         assert {v: s.loss for v, s in on_cpu.items()} == pytest.approx({v: s.loss for v, s in on_gpu.items()})
 
 
@@ -91,7 +91,7 @@ def test_float32_learns(tmp_path: Path) -> None:
     result = federation.run()
     recorded = read_config(result.folder)["engine"]["init_args"]
     assert (recorded["device"], recorded["execution"]) == ("cuda", "stacked")
-    assert result.accuracy > 0.8
+    assert result.figure > 0.8
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])

@@ -13,7 +13,7 @@ from rayfl.nets import CNNB, LeNet
 from tests.methods.cases import CASES, net_of
 
 
-def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, **settings: Any) -> Any:
+def figures(folder: Path, name: str, options: dict[str, Any] | None = None, **settings: Any) -> Any:
     """Return the mean test accuracy over clients of every view in the last round of a run."""
     result = Federation(
         method=METHODS[name](**(options or {})),
@@ -27,7 +27,7 @@ def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, *
     ).run()
     last = result.clients.query("part == 'test'")
     assert set(last["view"]) == set(METHODS[name]().views)
-    return last.groupby("view")["accuracy"].mean()
+    return last.groupby("view")["figure"].mean()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_every_method_learns_digits_of_three_domains(tmp_path: Path, name: str) 
     Batches of 64 because running statistics of BatchNorm, which are averaged or meet averaged layers, are too
     noisy after the first rounds of smaller ones.
     """
-    found = accuracies(
+    found = figures(
         tmp_path / "run",
         name,
         data=EmbeddedDigits(val_fraction=0.5),
@@ -75,7 +75,7 @@ def test_personal_models_win_under_label_skew(tmp_path: Path) -> None:
         "FedCO2": {"intra": "none", "inter": "none"},
     }
     found = {
-        name: accuracies(tmp_path / name, name, options, **skewed)["personal"]
+        name: figures(tmp_path / name, name, options, **skewed)["personal"]
         for name, options in methods.items()
     }
     assert min(found[name] for name in methods if name != "FedAvg") > found["FedAvg"] + 0.2
@@ -89,7 +89,7 @@ def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
         pytest.skip("the environment variable RAYFL_DATA names no folder with data sets")
     if not (Path(root) / "cifar-10-batches-py").exists():
         pytest.skip("cifar-10-batches-py is not in RAYFL_DATA")
-    found = accuracies(
+    found = figures(
         tmp_path / "run",
         "FedAvg",
         data=CIFAR10(root=root, partition=IID(), verify=False),

@@ -261,7 +261,7 @@ def test_the_first_number_is_of_the_declared_protocol():
         headline = json.loads(path.read_text())["headline"]
         row, column, seed = path.stem.split("--")
         own = pages.Run(path.parent.name, row, column, int(seed.removeprefix("seed-")))
-        assert own.value("headline") == headline["accuracy"]
+        assert own.value("headline") == headline["figure"]
         assert own.chosen("headline")["rounds"] == headline["rounds"]
 
 
@@ -496,7 +496,7 @@ def test_what_is_said_of_all_methods():
 def test_what_was_changed_in_fedper():
     page = (pages.FOLDER.parent / "methods" / "fedper.md").read_text()
     for one in json.loads((pages.FOLDER / "fedper_changes.json").read_text()):
-        percent = {int(rounds): f"{100 * accuracy:.1f}" for rounds, accuracy in one["accuracy"].items()}
+        percent = {int(rounds): f"{100 * accuracy:.1f}" for rounds, accuracy in one["figure"].items()}
         assert one["rayfl"]["sources"]
         if one["column"] == "CIFAR10 Dirichlet":
             cells = " | ".join(percent.get(rounds, "") for rounds in range(20, 101, 20))

@@ -245,7 +245,7 @@ def test_rounds_begin_with_the_first_one_that_has_clients(tmp_path: Path, name: 
     settings = {"method": METHODS[name](), "protocol": protocol, "finetune": Finetune(epochs=1)}
     result = small(tmp_path, sampling=Absent(), rounds=2, **settings).run()
     assert list(result.rounds["cohort"]) == [0, 12]
-    assert result.summary["headline"]["accuracy"] is not None
+    assert result.summary["headline"]["figure"] is not None
 
 
 def test_a_last_round_of_all_comes_once(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:
     sampling = trace(tmp_path, *(entry(i, 0, 1) if i < 6 else entry(i, 1) for i in range(12)))
     settings: dict[str, Any] = {"sampling": sampling, "protocol": FediOS(), "eval_every": 2, "rounds": 2}
     all_there, fewer = (
-        small(tmp_path / str(share), participation=share, **settings).run().history.scores[LATEST].correct
+        small(tmp_path / str(share), participation=share, **settings).run().history.scores[LATEST].score
         for share in (1.0, 0.99)
     )
     assert not np.isnan(all_there).any()

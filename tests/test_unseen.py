@@ -62,7 +62,7 @@ def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, na
     assert set(record["evaluation"]) == expected
     for point in expected:
         for view in METHODS[name]().views:
-            correct = record["evaluation"][point][view]["test"]["correct"]
+            correct = record["evaluation"][point][view]["test"]["score"]
             of_new = point.startswith("unseen")
             assert [c is None for c in correct] == [of_new, of_new, not of_new]
 
@@ -94,10 +94,10 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
     headline = result.summary["headline"]
     assert (headline["point"], headline["clients"], headline["left_out"]) == ("unseen_adapted", 1, 2)
     val = result.history.scores["after_aggregation", "personal", "val"]
-    weighted = (val.accuracy[:, :2] * result.history.population.samples["train"][:2]).sum(1)
+    weighted = (val.figure[:, :2] * result.history.population.samples["train"][:2]).sum(1)
     assert headline["rounds"] == [int(np.argmax(weighted))]
     scores = result.history.scores["unseen_adapted", "personal", "test"]
-    assert result.accuracy == pytest.approx(scores.accuracy[headline["rounds"][0], 2])
+    assert result.figure == pytest.approx(scores.figure[headline["rounds"][0], 2])
     summary = summarise(result.history, evaluation.FDSE(point="after_aggregation", choose="last"), 4)
     chosen = {entry["point"]: entry["best_val"]["rounds"] for entry in summary["views"]}
     assert set(chosen) == {"after_aggregation", *POINTS}
@@ -182,7 +182,7 @@ def test_new_clients_start_from_the_mean_of_those_who_have_trained() -> None:
     scores = run.worker.net.eval(download.everyone["weights"].merge(mean), x)
     found = whole["unseen"][3]["test"]["personal"]
     assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(scores, y).item(), abs=1e-12)
-    assert found.correct == int((scores.argmax(1) == y).sum())
+    assert found.score == int((scores.argmax(1) == y).sum())
 
 
 def start_fdse(**options: Any) -> Run:
@@ -378,7 +378,7 @@ def test_new_clients_have_points_views_and_models(tmp_path: Path, name: str, cap
         assert not models[client].trained
         x, y = models.batch(client)
         for view, scores in models.scores(client, x).items():
-            assert int((scores.argmax(1) == y).sum()) == scored[view]["test"]["correct"][client]
+            assert int((scores.argmax(1) == y).sum()) == scored[view]["test"]["score"][client]
         assert export(tmp_path, client, tmp_path / "models").is_file()
     assert result.summary["headline"]["clients"] == 7
 

@@ -39,8 +39,8 @@ class Run(ABC):
         """Write a checkpoint after the completed round, if there is none yet."""
 
     @abstractmethod
-    def accuracies(self, split: str = "test") -> dict[int, float]:
-        """Return client -> accuracy in [0, 1] of the last evaluation, of the view that the protocol reports.
+    def figures(self, split: str = "test") -> dict[int, float]:
+        """Return client -> figure of the last evaluation, of the view that the protocol reports.
 
         Clients without a score are left out, so it is empty before the first evaluation.
 
@@ -96,7 +96,7 @@ class EarlyStopping(Callback):
 
     def start(self, run: Run, round: int) -> bool:
         """Read the rounds so far."""
-        self._patience = Patience(run.protocol.patience)
+        self._patience = Patience(run.protocol.patience, run.population.figure.sign)
         self._validation = Validation(run.population, run.protocol)
         over = False
         for record in run.records():
@@ -105,4 +105,4 @@ class EarlyStopping(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Return whether the patience has run out."""
-        return self._patience.ends_run(record["round"], self._validation.accuracy(record))
+        return self._patience.ends_run(record["round"], self._validation.figure(record))

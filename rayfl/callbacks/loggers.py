@@ -160,11 +160,11 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
             ends = {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
             values |= {f"figures/{name}/{end}": number for end, number in ends.items()}
     for (point, view, split), score in evaluations(record, len(population)):
-        found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
+        found = client_metrics(np.array(score["score"], dtype=np.float64), population, split)
         for name in ("mean", "pooled"):
             if not math.isnan(found[name]):
-                values[f"accuracy/{split}/{point}/{view}/{name}"] = found[name]
-        for name in sorted(score.keys() - {"correct", "loss"}):
+                values[f"{population.figure.name}/{split}/{point}/{view}/{name}"] = found[name]
+        for name in sorted(score.keys() - {"score", "loss"}):
             if known := [value for value in score[name] if value is not None]:
                 values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(known))
     return {one_line(tag): value for tag, value in values.items()}
@@ -181,8 +181,8 @@ def distributions(record: Mapping[str, Any], population: Population) -> dict[str
     for (point, view, split), score in evaluations(record, len(population)):
         samples = np.where(population.samples[split] > 0, population.samples[split], np.nan)
         where = f"{split}/{point}/{view}"
-        values[f"accuracy/{where}"] = np.array(score["correct"], dtype=np.float64) / samples
-        values |= {f"{name}/{where}": score[name] for name in score.keys() - {"correct", "loss"}}
+        values[f"{population.figure.name}/{where}"] = np.array(score["score"], dtype=np.float64) / samples
+        values |= {f"{name}/{where}": score[name] for name in score.keys() - {"score", "loss"}}
     arrays = {one_line(tag): np.array(found, dtype=np.float64) for tag, found in values.items()}
     known = {tag: found[np.isfinite(found)] for tag, found in arrays.items()}
     return {tag: found for tag, found in known.items() if len(found)}

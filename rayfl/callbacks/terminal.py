@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.metrics import round_accuracy
+from rayfl.data.task import Figure
+from rayfl.evaluation.metrics import round_figure
 from rayfl.record.history import round_totals
-from rayfl.report.text import clock, percent
+from rayfl.report.text import clock
 from rayfl.settings.imports import is_installed
 from rayfl.system.log import log
 from rayfl.system.terminal import Terminal
@@ -31,7 +32,7 @@ class Progress(Callback):
     def __init__(self, interval: float = 2.0, console: Console | None = None) -> None:
         self.interval = interval
         self.console = console or Terminal()
-        self._accuracies: list[float | None] = []
+        self._figures: list[float | None] = []
         self._printed: float | None = None
         self._bar: bar.Progress | None = None
 
@@ -63,9 +64,9 @@ class Progress(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Show a completed round."""
-        accuracies = _accuracies(run, record)
-        self._accuracies = self._accuracies if accuracies[0] is None else accuracies
-        parts = in_words(record, self._accuracies)
+        figures = _figures(run, record)
+        self._figures = self._figures if figures[0] is None else figures
+        parts = in_words(record, self._figures, run.population.figure)
         done = record["round"] + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
@@ -109,25 +110,25 @@ class LogRounds(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Log a completed round."""
-        words = ", ".join(in_words(record, _accuracies(run, record)))
+        words = ", ".join(in_words(record, _figures(run, record), run.population.figure))
         log.info("round %d of %d is done: %s", record["round"] + 1, run.rounds, words)
         return False
 
 
-def _accuracies(run: Run, record: Mapping[str, Any]) -> list[float | None]:
-    """Return the accuracies of a round on clients' own test data and on a common test set."""
-    return [round_accuracy(record, run.population, run.protocol, split) for split in ("test", "common")]
+def _figures(run: Run, record: Mapping[str, Any]) -> list[float | None]:
+    """Return the figures of a round on clients' own test data and on a common test set."""
+    return [round_figure(record, run.population, run.protocol, split) for split in ("test", "common")]
 
 
-def in_words(record: Mapping[str, Any], accuracies: Iterable[float | None]) -> list[str]:
-    """Return the figures of a round as text; the accuracies may be those of an earlier round."""
+def in_words(record: Mapping[str, Any], figures: Iterable[float | None], kind: Figure) -> list[str]:
+    """Return what is told of a round as text; the figures may be those of an earlier round."""
     totals = round_totals(record)
     parts = [f"cohort {totals['cohort']}"]
     if totals["dropped"]:
         parts.append(f"dropped {totals['dropped']}")
     parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
-    known = zip(("accuracy", "common test"), accuracies)
-    return parts + [f"{name} {percent(accuracy)} %" for name, accuracy in known if accuracy is not None]
+    known = zip((kind.name, "common test"), figures)
+    return parts + [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

@@ -165,7 +165,7 @@ def export_models(
         output: file or folder; default: the folder models in the run folder.
         round: after so many rounds, or best: after the evaluation that is best on validation data, of a run
             with checkpoint_keep=best; default: the newest checkpoint.
-        matrix: write instead the accuracy of every one of these models on the test data of every one of these
+        matrix: write instead the figure of every one of these models on the test data of every one of these
             clients, as CSV: a row for each model. This needs the data set.
     """
     # rayfl writes no code into run folders: code there may be a stranger's.
@@ -179,7 +179,7 @@ def export_models(
         view = view or _headline_view(result, models)
         clients = list(range(len(models)) if "all" in client else dict.fromkeys(map(int, client)))
         if matrix is not None:
-            found = models.accuracies(clients, view).tolist()
+            found = models.figures(clients, view).tolist()
             heads = [f"data of client {i}" for i in clients]
             rows = [{"model of client": i} | dict(zip(heads, own)) for i, own in zip(clients, found)]
             write_file(Path(matrix).expanduser(), csv_text(rows), "choose another --matrix")

@@ -16,12 +16,12 @@ from rayfl.system.terminal import Terminal
 from rayfl.system.text import print_note
 
 FIGURE_KINDS = {
-    "rounds": "test accuracy (or loss, or a metric) over rounds, a panel per domain; prints how rough the "
-    "curves of accuracy are",
-    "sweep": "test accuracy over a swept key of the configuration",
-    "bars": "bars of test accuracy per domain",
-    "radar": "a radar of test accuracy per data set: an axis per domain, scaled by the best on it",
-    "clients": "how test accuracy is distributed over clients, and each client's",
+    "rounds": "the test figure (or loss, or a metric) over rounds, a panel per domain; prints how rough "
+    "curves are",
+    "sweep": "the test figure over a swept key of the configuration",
+    "bars": "bars of the test figure per domain",
+    "radar": "a radar of the test figure per data set: an axis per domain, scaled by the best on it",
+    "clients": "how the test figure is distributed over clients, and each client's",
     "labels": "training samples per client and class",
 }
 _HEADLINE = {
@@ -42,7 +42,7 @@ def parser() -> Parser:
     made = Parser(
         prog="rayfl figure",
         usage="rayfl figure KIND RUN... --save FILE [OPTIONS]",
-        description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
+        description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Figures are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
     # The options that override the headline are those of rayfl report.
@@ -78,8 +78,8 @@ def parser() -> Parser:
                 help=f"domains to show, and {ALL} for all clients together; default: {default}",
             )
         if kind == "rounds":
-            one.add("--quantity", default="accuracy", help="accuracy, loss, or a recorded metric")
-            one.add("--target", kind=Target | None, help="also print when this accuracy, in %, is reached")
+            one.add("--quantity", default="figure", help="figure, loss, or a recorded metric")
+            one.add("--target", kind=Target | None, help="also print when this figure is reached")
         if kind == "sweep":
             one.add("--over", required=True, metavar="KEY", help="the swept key")
         if kind == "bars":
@@ -88,7 +88,7 @@ def parser() -> Parser:
                 kind=float,
                 default=0.0,
                 metavar="PERCENT",
-                help="where the axis of accuracy begins; if it is not 0, the axis says so",
+                help="where the axis of figures begins; if it is not 0, the axis says so",
             )
         one.add(
             "--size",

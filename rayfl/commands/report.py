@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from rich.text import Text
 
@@ -25,12 +25,11 @@ from rayfl.report.paper_tables import compare, entry_records, footnotes, printed
 from rayfl.report.printed import find_printed
 from rayfl.report.text import fit_table
 from rayfl.running.result import Result
-from rayfl.settings.base import above, at_most
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 
-Target = Annotated[float, above(0), at_most(100)]
-"""A test accuracy in per cent that runs shall reach."""
+Target = float
+"""A test figure, as it is printed, that runs shall reach."""
 
 
 def parser() -> Parser:
@@ -56,7 +55,7 @@ def report_runs(
     target: Target | None = None,
     save: Sequence[str] = (),
 ) -> None:
-    """Compare runs in a table: accuracies (mean ± std over seeds) and traffic.
+    """Compare runs in a table: figures (mean ± std over seeds) and traffic.
 
     Args:
         runs: run folders, or folders of them.
@@ -72,10 +71,10 @@ def report_runs(
             says.
         by: group runs by these keys of the configuration alone, such as method,method.mu,clients; default: by
             the data and all keys but the seeds, the output folder and the engine.
-        measure: show a recorded metric, such as f1, in the place of the accuracy.
+        measure: show a recorded metric, such as f1, in the place of the figure.
         columns: columns to show, such as method,headline,last round; CSV and JSON files have all.
-        target: also show after how many rounds and bytes, sent and received, runs reach this test accuracy in
-            per cent: the least and the most of all runs.
+        target: also show after how many rounds and bytes, sent and received, runs reach this test figure,
+            as it is printed: the least and the most of all runs.
         save: write the table, as the ending says: .md, .csv, .json, .html, or .tex with booktabs' rules.
     """
     for file in save:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
+from rayfl.data.task import Classes, Task, task_of
 from rayfl.errors import BadValue, Conflict
 from rayfl.settings.base import DisplayMixin, UnquotedText
 
@@ -35,10 +36,11 @@ class Dataset(DisplayMixin):
     Attributes:
         inputs: ``[N, C, H, W]``, uint8: images, scaled to [0, 1] and normalised when batches are made; or
             ``[N, ...]``, float32 (of any shape) or int64 (token ids), which are used as they are.
-        labels: int64 ``[N]``, class of each sample.
+        labels: int64 ``[N]``, by which partitions, splits and pictures tell samples apart: the class of each,
+            or what the task makes of other targets, see :meth:`rayfl.data.task.Task.strata`.
         domains: int64 ``[N]``, index into ``domain_names``.
         origin: uint8 ``[N]``, the published division: `TRAIN`, `VAL`, `TEST` or `UNUSED`.
-        class_names: name of each class.
+        class_names: name of each label.
         domain_names: name of each domain.
         mean: per channel, of uint8 images scaled to [0, 1]; of other inputs it may be left out.
         std: per channel, of uint8 images scaled to [0, 1]; of other inputs it may be left out.
@@ -51,6 +53,9 @@ class Dataset(DisplayMixin):
         val_augment: whether validation images are changed likewise when they are scored.
         remarks: what a run's user has to know of the data, a line each.
         warnings: likewise, where numbers may be wrong.
+        targets: what is learned, see :class:`rayfl.data.task.Task`; the labels if not given.
+        target_names: name of each output of a net, where the task does not say how many there are.
+        task: decided by the targets if not given.
     """
 
     inputs: np.ndarray
@@ -69,8 +74,15 @@ class Dataset(DisplayMixin):
     val_augment: bool = False
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    targets: np.ndarray = None  # type: ignore[assignment]
+    target_names: tuple[str, ...] = ()
+    task: Task = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        found = task_of(self.labels if self.targets is None else self.targets)
+        vars(self)["task"] = self.task or found
+        if self.task.kind == "classes":
+            vars(self)["targets"] = self.labels
         n, kind, images = len(self), self.inputs.dtype, self.inputs.ndim == 4
         if self.inputs.ndim < 2 or not (kind in (np.float32, np.int64) or (kind == np.uint8 and images)):
             raise ValueError(
@@ -105,6 +117,8 @@ class Dataset(DisplayMixin):
                 )
             if n and not (array.min() >= 0 and array.max() < count):
                 raise ValueError(f"{name} must lie in 0..{count - 1}")
+        if len(self.targets) != n or self.targets.dtype not in (np.int64, np.float32, np.bool_):
+            raise ValueError(f"targets must be int64, float32 or bool [{n}, ...], not {self.targets.dtype}")
 
     @property
     def largest(self) -> int | None:
@@ -116,12 +130,20 @@ class Dataset(DisplayMixin):
 
     def _repr_line_(self) -> dict[str, Any]:
         inputs = UnquotedText(f"{self.inputs.dtype} {list(self.inputs.shape)}")
-        return {"inputs": inputs, "classes": self.classes, "domains": len(self.domain_names)}
+        learned: dict[str, Any] = {self.task.kind: self.outputs}
+        return {"inputs": inputs, **learned, "domains": len(self.domain_names)}
 
     @property
     def classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a net, of positions at each."""
+        if self.task.kind == "classes":
+            return self.classes
+        return len(self.target_names) or self.task.outputs(self.targets)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,6 +172,8 @@ class Dataset(DisplayMixin):
         ]
         if self.users is not None:
             facts.append([zlib.crc32(self.users.astype("<i8").tobytes()), self.user_names])
+        if type(self.task) is not Classes:
+            facts.append([_crc(self.targets), self.target_names, type(self.task).__qualname__])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:

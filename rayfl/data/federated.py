@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, ClientData, Clients, Dataset
+from rayfl.data.task import Classes
 from rayfl.errors import Conflict, Unknown
 from rayfl.randomness import numpy_generator
 from rayfl.settings.base import DisplayMixin
+from rayfl.settings.imports import import_by_path
 from rayfl.system.files import write_file
 from rayfl.system.text import counted, one_line
 
@@ -57,7 +59,8 @@ class FederatedData(DisplayMixin):
     def _repr_line_(self) -> dict[str, Any]:
         samples = {split: sum(len(client.split(split)) for client in self.clients) for split in SPLITS}
         unseen = {"unseen": self.unseen} if self.unseen else {}
-        return {"clients": len(self), **unseen, **samples, "classes": self.dataset.classes}
+        learned: dict[str, Any] = {self.dataset.task.kind: self.dataset.outputs}
+        return {"clients": len(self), **unseen, **samples, **learned}
 
     @property
     def sizes(self) -> list[int]:
@@ -220,12 +223,27 @@ class FederatedData(DisplayMixin):
                 "largest": self.dataset.largest,
             },
             "class_names": list(self.dataset.class_names),
+            **self._describe_task(),
             "domain_names": list(self.dataset.domain_names),
             "skew": self.skew(),
             "clients": self._summary() if len(self) > EACH else self._each_client(),
             "unseen": self.unseen,
             **({"common_test": len(self.common)} if len(self.common) else {}),
             **({"remarks": remarks} if (remarks := [*self.remarks, *self.dataset.warnings]) else {}),
+        }
+
+    def _describe_task(self) -> dict[str, Any]:
+        """Return what is learned, where it is not the labels' classes."""
+        task, targets = self.dataset.task, self.dataset.targets
+        if type(task) is Classes:
+            return {}
+        return {
+            "task": {
+                "class_path": f"{type(task).__module__}.{type(task).__qualname__}",
+                "outputs": self.dataset.outputs,
+                "targets": [targets.dtype.name, *targets.shape[1:]],
+                "figure": asdict(task.figure),
+            }
         }
 
     def _each_client(self) -> list[dict[str, Any]]:
@@ -280,6 +298,14 @@ class FederatedData(DisplayMixin):
             clients.append(ClientData(**parts, domain=client["domain"]))
         shape, dtype = tuple(record["shape"]), np.dtype(inputs["dtype"])
         fill = 0 if inputs["largest"] is None else inputs["largest"]
+        learned: dict[str, Any] = {}
+        if task := record.get("task"):
+            kind, *inside = task["targets"]
+            learned = {
+                "targets": np.broadcast_to(np.zeros((1, *inside), kind), (n, *inside)),
+                "target_names": tuple(map(str, range(task["outputs"]))),
+                "task": import_by_path(task["class_path"])(),
+            }
         dataset = Dataset(
             inputs=np.broadcast_to(np.full((1, *shape), fill, dtype), (n, *shape)),
             labels=np.concatenate(labels),
@@ -289,6 +315,7 @@ class FederatedData(DisplayMixin):
             domain_names=tuple(record["domain_names"]),
             mean=tuple(inputs["mean"]),
             std=tuple(inputs["std"]),
+            **learned,
         )
         return FederatedData(dataset, Clients(clients), unseen=record["unseen"])
 
@@ -376,7 +403,7 @@ class FederatedData(DisplayMixin):
         lines = ["  ".join(cells).rstrip() for cells in zip(*map(_aligned, columns))]
         if n > _ROWS:
             lines.insert(_ROWS - 3, f"... {n - _ROWS} more clients ...")
-        skew = self.skew()
+        skew, kinds = self.skew(), self.dataset.task.strata_name
         lines.append(
             f"label skew: distance from the pooled labels {skew['label_distance']:.3f} (0 none, 1 all), "
             f"entropy {skew['label_entropy']:.2f} of {skew['pooled_label_entropy']:.2f} bits"
@@ -386,7 +413,7 @@ class FederatedData(DisplayMixin):
                 f"subclass skew: distance from the pooled subclasses {skew['subclass_distance']:.3f}"
             )
         lines.append(
-            f"per client: {skew['classes_min']} to {skew['classes_max']} classes, {skew['samples_min']} to "
+            f"per client: {skew['classes_min']} to {skew['classes_max']} {kinds}, {skew['samples_min']} to "
             f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"
         )
         remarks = [one_line(remark) for remark in self.remarks]
@@ -396,12 +423,12 @@ class FederatedData(DisplayMixin):
         """Return a column per class, or one that names each client's largest classes where there are many."""
         matrix = self.label_matrix("train")[shown]
         names = [one_line(name) for name in self.dataset.class_names]
-        held = ["classes", *map(str, (matrix > 0).sum(axis=1))]
+        held = [self.dataset.task.strata_name, *map(str, (matrix > 0).sum(axis=1))]
         if len(names) <= _COLUMNS:
             return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]
         order = np.argsort(-matrix, axis=1, kind="stable")[:, :3]
         words = [", ".join(f"{names[c]} {row[c]}" for c in top if row[c]) for row, top in zip(matrix, order)]
-        return [held, ["largest classes", *words]]
+        return [held, [f"largest {self.dataset.task.strata_name}", *words]]
 
 
 def _runs(values: np.ndarray) -> list[list[int]]:

@@ -176,7 +176,7 @@ class Plan:
         seed: the run's seed.
         engine: the settings of execution, without ``auto``.
         rounds: the number of rounds.
-        metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
+        metrics: what is measured besides the figure and loss, see ``rayfl.evaluation.measures``.
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         finetune: how clients are fine-tuned before they are scored.
         averaging: how means are weighted that do not say it themselves; None: as the method has them.

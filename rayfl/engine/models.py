@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -18,7 +19,7 @@ from rayfl.engine.process import torch_defaults
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.evaluation.score import BATCH, answer_at_once, replaced
+from rayfl.evaluation.score import BATCH, answer_at_once, replaced, sum_figures
 from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import State, as_tensor
@@ -90,7 +91,7 @@ class Models:
         return f"after {self.round} round{'' if self.round == 1 else 's'}"
 
     def batch(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
-        """Return a client's data as nets take them: inputs [n, ...], images normalised, and labels int64 [n].
+        """Return a client's data as nets take them: inputs [n, ...], images normalised, and targets [n, ...].
 
         Args:
             client: its number.
@@ -127,13 +128,13 @@ class Models:
             self._personalised = {client: found.get(client, state)}
         return self._personalised[client]
 
-    def accuracies(self, clients: Sequence[int], view: str = "personal") -> np.ndarray:
-        """Return the accuracies of clients' models on each other's test data, float64 [models, data].
+    def figures(self, clients: Sequence[int], view: str = "personal") -> np.ndarray:
+        """Return the figures, such as accuracy, of clients' models on each other's test data, float64 [n, n].
 
         NaN stands for the data of a client without test samples.
 
         Args:
-            clients: their numbers, for rows and columns.
+            clients: their numbers, for rows (models) and columns (data).
             view: the model.
         """
         self._check_view(view)
@@ -142,11 +143,9 @@ class Models:
             x, y = self.batch(owner)
             for row, client in enumerate(clients if len(y) else ()):
                 with torch.no_grad():
-                    right = [
-                        int((self.scores(client, part)[view].argmax(1) == labels).sum())
-                        for part, labels in zip(x.split(BATCH), y.split(BATCH), strict=True)
-                    ]
-                found[row, column] = sum(right) / len(y)
+                    scores = torch.cat([self.scores(client, part)[view] for part in x.split(BATCH)])
+                (total,) = sum_figures(self.data.dataset.task, scores, y, [len(y)])
+                found[row, column] = math.nan if total is None else total / len(y)
         return found
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -253,7 +252,7 @@ class ClientModels:
         return self._models.module(self.client, view)
 
     def predict(self, inputs: Tensor | np.ndarray, view: str = "personal") -> Tensor:
-        """Return probabilities, [n, classes], for inputs as the data set has them, [n, ...].
+        """Return probabilities, or numbers, [n, outputs], for inputs as the data set has them, [n, ...].
 
         Args:
             inputs: images as uint8 [n, C, H, W], or vectors, or token ids.
@@ -262,7 +261,7 @@ class ClientModels:
         given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else torch.as_tensor(inputs)
         x = self._models.preprocess(given)
         with torch.no_grad():
-            return self._models.scores(self.client, x)[view].softmax(1)
+            return self._models.data.dataset.task.predict(self._models.scores(self.client, x)[view])
 
 
 def _plain_module(net: Net, weights: Params) -> nn.Module:

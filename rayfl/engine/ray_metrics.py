@@ -8,13 +8,13 @@ from typing import Any
 
 from ray.util.metrics import Gauge
 
-from rayfl.evaluation.metrics import round_accuracy
+from rayfl.evaluation.metrics import round_figure
 from rayfl.record.history import round_totals
 
 ROUND_METRICS = {
     "round": "Rounds that are done.",
     "loss": "Mean training loss of the last round.",
-    "accuracy": "Test accuracy, from 0 to 1, of the last evaluation, by the run's protocol.",
+    "figure": "Test figure, such as accuracy from 0 to 1, of the last evaluation, by the run's protocol.",
     "round_seconds": "Seconds of the last round.",
     "up_bytes": "Bytes that clients have sent in the last round.",
     "down_bytes": "Bytes that clients have received in the last round.",
@@ -50,7 +50,7 @@ class RayMetrics:
         values = {
             "round": totals["round"] + 1,
             "loss": totals["loss"],
-            "accuracy": round_accuracy(record, run.population, run.protocol),
+            "figure": round_figure(record, run.population, run.protocol),
             "round_seconds": self._began - began,
             "up_bytes": totals["up"],
             "down_bytes": totals["down"],

@@ -85,7 +85,7 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
 
 
 def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
-    making = partial(build, net, dataset.shape, dataset.classes, like)
+    making = partial(build, net, dataset.shape, dataset.outputs, like)
     return _new_net(plan, making, again=partial(making, again=True))
 
 
@@ -195,13 +195,15 @@ def try_scores(
     if found is None:
         return {}
     check_views(method, found)
+    inside = data.dataset.targets.shape[1:] if data.dataset.task.kind == "positions" else ()
+    wanted = [2, *inside, data.dataset.outputs]
     for view, scores in found.items():
         shape = list(scores.shape) if isinstance(scores, torch.Tensor) else short_repr(scores)
-        if shape != [2, data.dataset.classes]:
+        if shape != wanted:
             raise BadCode(
                 f"{type(method).__name__}.scores",
                 f"returns {shape} for {view!r} of two inputs",
-                f"it must be a tensor of scores [B, classes], here [2, {data.dataset.classes}]",
+                f"it must be a tensor of scores [B, outputs], here {wanted}",
             )
     return found
 

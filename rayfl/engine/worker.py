@@ -145,7 +145,7 @@ class Worker:
         }
         starts = np.broadcast_to(0, len(data))  # every client has all of it
         self._held["common"] = as_tensor(data.common), starts, data.counts("common")
-        self._measures = measures(plan.metrics, data.dataset.classes)
+        self._measures = measures(plan.metrics, data.dataset)
         self._run = run_stacked if engine.execution == "stacked" else run_loop
         self._imported = own_modules()
 

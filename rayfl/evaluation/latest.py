@@ -50,7 +50,7 @@ class LatestScores:
         found = self.points({"after_aggregation": current})
         for splits in found["after_aggregation"].values() if self._some else ():
             for split, column in splits.items():
-                clients = [i for i, correct in enumerate(column["correct"]) if correct is not None]
+                clients = [i for i, score in enumerate(column["score"]) if score is not None]
                 some = {name: [values[i] for i in clients] for name, values in column.items()}
                 splits[split] = {"clients": clients, **some}
         if after_training:
@@ -74,9 +74,9 @@ class LatestScores:
                 for view, one in views.items():
                     of_view = columns.setdefault(view, {})
                     if (column := of_view.get(split)) is None:  # once: it has an entry for everybody
-                        column = {"correct": [None] * self._population, "loss": [None] * self._population}
+                        column = {"score": [None] * self._population, "loss": [None] * self._population}
                         of_view[split] = column
-                    column["correct"][client] = one.correct
+                    column["score"][client] = one.score
                     column["loss"][client] = one.loss
                     for name, value in one.measured.items():
                         column.setdefault(name, [None] * self._population)[client] = value

@@ -1,16 +1,19 @@
 """Metrics over clients, derived from the scores of single ones.
 
-All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every metric,
-and counted. A round is chosen by its number or by validation data. Only a protocol that asks for
-``best_test`` chooses it by the test data on which it is reported.
+Figures are the task's: of classes accuracies in [0, 1], of numbers squared errors. Clients without data
+(n = 0) or without a score are left out of every metric, and counted. A round is chosen by its number or by
+validation data. Only a protocol that asks for ``best_test`` chooses it by the test data on which it is
+reported.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
 
+from rayfl.data.task import ACCURACY
 from rayfl.evaluation.protocol import Average, Protocol
 from rayfl.record.history import History, Population, Scores, evaluations
 
@@ -20,41 +23,41 @@ CHOICES = ("last", "best_val", "last_k")
 AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "weighted": "weighted"}
 """Under which name :func:`client_metrics` returns what a protocol's ``average`` means."""
 
-Metric = Literal["accuracy", "worst_decile", "loss"]
+Metric = Literal["figure", "worst_decile", "loss"]
 """What points of a sweep can be compared by."""
 
 
-def client_metrics(correct: np.ndarray, population: Population, split: str = "test") -> dict[str, float]:
+def client_metrics(score: np.ndarray, population: Population, split: str = "test") -> dict[str, float]:
     """Return the metrics of one evaluation over its clients.
 
     Args:
-        correct: float64 [clients], samples classified correctly; NaN for clients without a score.
+        score: float64 [clients], the sum of the figure over samples; NaN for clients without a score.
         population: the clients.
         split: the part of their data that was scored.
 
     Returns:
-        ``mean``, ``median`` and ``std`` (population) of the clients' accuracies; ``worst_decile``, the mean
-        of the lowest tenth (of ceil(clients / 10)); ``pooled``, correct over samples; ``weighted``,
-        accuracies weighted by training samples; ``clients``, how many count, and ``left_out``, how many do
-        not. All accuracies are NaN where no client counts.
+        ``mean``, ``median`` and ``std`` (population) of the clients' figures; ``worst_decile``, the mean of
+        the worst tenth (of ceil(clients / 10)); ``pooled``, score over samples; ``weighted``, figures
+        weighted by training samples; ``clients``, how many count, and ``left_out``, how many do not. All
+        figures are NaN where no client counts.
     """
     samples = population.samples[split]
-    counted = (samples > 0) & ~np.isnan(correct)
+    counted = (samples > 0) & ~np.isnan(score)
     n = int(counted.sum())
     counts = {"clients": n, "left_out": len(population) - n}
     if n == 0:
-        accuracies = ("mean", "median", "std", "worst_decile", "pooled", "weighted")
-        return dict.fromkeys(accuracies, math.nan) | counts
-    correct, samples = correct[counted], samples[counted]
-    accuracy = np.sort(correct / samples)
+        names = ("mean", "median", "std", "worst_decile", "pooled", "weighted")
+        return dict.fromkeys(names, math.nan) | counts
+    score, samples = score[counted], samples[counted]
+    figures = np.sort(score / samples)
     train = population.samples["train"][counted]
-    weighted = float(train @ (correct / samples)) / train.sum() if train.sum() > 0 else math.nan
+    weighted = float(train @ (score / samples)) / train.sum() if train.sum() > 0 else math.nan
     return {
-        "mean": float(accuracy.mean()),
-        "median": float(np.median(accuracy)),
-        "std": float(accuracy.std()),
-        "worst_decile": float(accuracy[: math.ceil(n / 10)].mean()),
-        "pooled": float(correct.sum() / samples.sum()),
+        "mean": float(figures.mean()),
+        "median": float(np.median(figures)),
+        "std": float(figures.std()),
+        "worst_decile": float(figures[:: population.figure.sign][: math.ceil(n / 10)].mean()),
+        "pooled": float(score.sum() / samples.sum()),
         "weighted": float(weighted),
         **counts,
     }
@@ -65,10 +68,10 @@ def average(found: Mapping[str, float], how: Average) -> float:
     return found[AVERAGES[how]]
 
 
-def round_accuracy(
+def round_figure(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str = "test"
 ) -> float | None:
-    """Return the accuracy of the protocol's view and average; None in a round without such scores.
+    """Return the figure of the protocol's view and average; None in a round without such scores.
 
     Args:
         record: the line of ``metrics.jsonl``.
@@ -76,10 +79,10 @@ def round_accuracy(
         protocol: of the run.
         split: ``test`` or ``common``.
     """
-    score = _reported_scores(record, population, protocol, split)
-    if score is None:
+    columns = _reported_scores(record, population, protocol, split)
+    if columns is None:
         return None
-    found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
+    found = client_metrics(np.array(columns["score"], dtype=np.float64), population, split)
     return none_if_nan(average(found, protocol.average))
 
 
@@ -103,16 +106,14 @@ def _reported_scores(
     return None if view is None else found[view]
 
 
-def client_accuracies(
+def client_figures(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str
 ) -> dict[int, float]:
-    """Return client -> accuracy in a round's record, of the view and the point that the protocol reports."""
-    score = _reported_scores(record, population, protocol, split)
-    columns = zip(score["correct"], population.samples[split], strict=True) if score else ()
+    """Return client -> figure in a round's record, of the view and the point that the protocol reports."""
+    columns = _reported_scores(record, population, protocol, split)
+    pairs = zip(columns["score"], population.samples[split], strict=True) if columns else ()
     return {
-        i: correct / int(samples)
-        for i, (correct, samples) in enumerate(columns)
-        if correct is not None and samples
+        i: score / int(samples) for i, (score, samples) in enumerate(pairs) if score is not None and samples
     }
 
 
@@ -149,56 +150,57 @@ class Validation:
         self._highest, self.best = -math.inf, 0
 
     def scores(self, record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return correct samples and losses of a round, each float64 [clients]; None in one without scores.
+        """Return scores and losses of a round, each float64 [clients]; None in one without scores.
 
         NaN stands for clients that do not count. Every round must be given, in order.
         """
         self._trained |= set(record["cohort"]) - set(record["dropped"])
         point = validated_at(self.protocol.point, self.protocol)
-        score = _reported_scores(record, self.population, self.protocol, "val", point)
-        if score is None:
+        columns = _reported_scores(record, self.population, self.protocol, "val", point)
+        if columns is None:
             return None
         count = len(self.population)
-        correct = np.array(score["correct"], dtype=np.float64)
-        loss = np.broadcast_to(np.array(score["loss"], dtype=np.float64), count).copy()
+        score = np.array(columns["score"], dtype=np.float64)
+        loss = np.broadcast_to(np.array(columns["loss"], dtype=np.float64), count).copy()
         if self.protocol.trained_only:
             untrained = [i for i in range(count) if i not in self._trained]
-            correct[untrained] = loss[untrained] = np.nan
-        return correct, loss
+            score[untrained] = loss[untrained] = np.nan
+        return score, loss
 
-    def accuracy(self, record: Mapping[str, Any]) -> float | None:
-        """Return the accuracy by which ``best_val`` chooses; None in a round without one."""
+    def figure(self, record: Mapping[str, Any]) -> float | None:
+        """Return the figure by which ``best_val`` chooses; None in a round without one."""
         found = self.scores(record)
         if found is None:
             return None
         return none_if_nan(average(client_metrics(found[0], self.population, "val"), self.protocol.choose_by))
 
     def is_best(self, record: Mapping[str, Any]) -> bool:
-        """Return whether ``best_val`` would choose this round, in place of :meth:`accuracy`."""
-        accuracy = self.accuracy(record)
-        if accuracy is None or accuracy <= self._highest:
+        """Return whether ``best_val`` would choose this round, in place of :meth:`figure`."""
+        figure, sign = self.figure(record), self.population.figure.sign
+        if figure is None or sign * figure <= self._highest:
             return False
-        self._highest, self.best = accuracy, record["round"] + 1
+        self._highest, self.best = sign * figure, record["round"] + 1
         return True
 
 
 class Patience:
-    """Says when a run has gone on for too long without a better validation accuracy.
+    """Says when a run has gone on for too long without a better validation figure.
 
     Args:
         rounds: how long; 0 for ever.
+        sign: what makes higher better.
     """
 
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: int, sign: int = 1) -> None:
+        self._rounds, self._sign = rounds, sign
         self._best, self._at = -math.inf, -1
 
-    def ends_run(self, round: int, accuracy: float | None) -> bool:
+    def ends_run(self, round: int, figure: float | None) -> bool:
         """Take in a round, and say whether the run ends with it; None is a round without evaluation."""
-        if accuracy is None:
+        if figure is None:
             return False
-        if accuracy > self._best:
-            self._best, self._at = accuracy, round
+        if self._sign * figure > self._best:
+            self._best, self._at = self._sign * figure, round
         return 0 < self._rounds <= round - self._at
 
 
@@ -211,19 +213,19 @@ def ended_early(history: History, protocol: Protocol) -> bool:
     scores = counted_scores(history, protocol, point, view, "val") if view is not None else None
     if scores is None:
         return False
-    patience = Patience(protocol.patience)
-    accuracies = curve(scores, history.population, "val", protocol.choose_by)
-    ends = [patience.ends_run(int(r), none_if_nan(float(a))) for r, a in zip(scores.rounds, accuracies)]
+    patience = Patience(protocol.patience, history.population.figure.sign)
+    figures = curve(scores, history.population, "val", protocol.choose_by)
+    ends = [patience.ends_run(int(r), none_if_nan(float(f))) for r, f in zip(scores.rounds, figures)]
     return ends[-1]
 
 
 def curve(scores: Scores, population: Population, split: str, how: Average) -> np.ndarray:
-    """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
-    return np.array([average(client_metrics(row, population, split), how) for row in scores.correct])
+    """Return the figure averaged over clients at every evaluation, float64 [evaluations]."""
+    return np.array([average(client_metrics(row, population, split), how) for row in scores.score])
 
 
 def measure(
-    correct: np.ndarray,
+    score: np.ndarray,
     loss: np.ndarray,
     population: Population,
     split: str,
@@ -236,19 +238,19 @@ def measure(
     training has diverged would look better than it is.
 
     Args:
-        correct: float64 [clients]; NaN for clients without a score.
+        score: float64 [clients]; NaN for clients without a score.
         loss: float64 [clients]; NaN for clients without one.
         population: the clients.
         split: the part of their data that was scored.
-        protocol: says how validation accuracies are averaged, and by which weights losses are.
+        protocol: says how validation figures are averaged, and by which weights losses are.
         metric: which one.
     """
     if metric == "loss":
-        if np.isnan(loss[(population.samples[split] > 0) & ~np.isnan(correct)]).any():
+        if np.isnan(loss[(population.samples[split] > 0) & ~np.isnan(score)]).any():
             return None
         (mean,) = mean_loss(loss[None], population.samples[split], population, protocol.choose_by)
         return none_if_nan(float(mean))
-    found = client_metrics(correct, population, split)
+    found = client_metrics(score, population, split)
     return none_if_nan(
         found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
     )
@@ -290,11 +292,11 @@ def summarise_view(
         ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and,
         for a protocol that asks for it, ``window`` or ``best_test``: the mean metrics (see
         :func:`client_metrics`) over the chosen evaluations, their ``rounds``, the deviation ``over_rounds``
-        of mean, pooled and weighted accuracy over them (population), and ``domains``: name -> ``clients``,
+        of mean, pooled and weighted figure over them (population), and ``domains``: name -> ``clients``,
         ``mean``, ``pooled`` and the deviation of these two ``over_rounds``. None where nothing can be chosen.
         In runs with a common test set, all of this for the same evaluations on that, under ``common``. Under
         ``each``, for the splits that
-        were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
+        were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` figure
         in them. Runs with further metrics have them under ``measures``, too: name -> ``mean``, ``pooled`` and
         ``weighted``, over the chosen evaluations, of each of ``AVERAGES``; None where it is undefined.
         A choice also says of how many clients its last evaluation has scored another model: under
@@ -337,7 +339,7 @@ def summarise_view(
 def _not_up_to_date(history: History, tests: Scores, place: int, point: str, view: str) -> dict[str, Any]:
     """Return how many clients an evaluation has scored by another model than one of their own of now."""
     round = int(tests.rounds[place])
-    counted = (tests.samples > 0) & ~np.isnan(tests.correct[place])
+    counted = (tests.samples > 0) & ~np.isnan(tests.score[place])
     if point == "after_training":
         initial = history.first > round
         older = ~initial
@@ -353,8 +355,8 @@ def _not_up_to_date(history: History, tests: Scores, place: int, point: str, vie
 
 
 def _every_evaluation(scores: Scores, population: Population, split: str) -> dict[str, list[Any]]:
-    """Return the accuracies of every evaluation."""
-    found = [client_metrics(row, population, split) for row in scores.correct]
+    """Return the figures of every evaluation."""
+    found = [client_metrics(row, population, split) for row in scores.score]
     return {
         "rounds": [int(round) for round in scores.rounds],
         **{name: [none_if_nan(each[name]) for each in found] for name in ("mean", "pooled")},
@@ -371,20 +373,21 @@ def validated_at(point: str, protocol: Protocol) -> str:
 def _best_place(
     tests: Scores, judge: Scores | None, people: Population, split: str, by: Average
 ) -> list[int]:
-    """Return the place in ``tests`` with the highest accuracy of a judge, the earliest of equals.
+    """Return the place in ``tests`` with the best figure of a judge, the earliest of equals.
 
     Args:
         tests: the evaluations.
         judge: the scores that choose; None: nothing can be chosen.
         people: the clients.
         split: the part of the data that the judge has scored.
-        by: how its accuracies are averaged over clients.
+        by: how its figures are averaged over clients.
     """
     if judge is None:
         return []
     places = {int(r): i for i, r in enumerate(tests.rounds)}
-    accuracies = zip(judge.rounds.tolist(), curve(judge, people, split, by), strict=True)
-    values = {places[r]: value for r, value in accuracies if r in places and not math.isnan(value)}
+    figures, sign = curve(judge, people, split, by), people.figure.sign
+    pairs = zip(judge.rounds.tolist(), figures, strict=True)
+    values = {places[r]: sign * value for r, value in pairs if r in places and not math.isnan(value)}
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 
 
@@ -392,12 +395,12 @@ def _chosen_metrics(
     tests: Scores, chosen: list[int], population: Population, split: str = "test"
 ) -> dict[str, Any]:
     """Return the mean metrics over the chosen evaluations."""
-    each = [client_metrics(tests.correct[i], population, split) for i in chosen]
+    each = [client_metrics(tests.score[i], population, split) for i in chosen]
     mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
     mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
     mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
     mean["over_rounds"] = {name: _deviation([f[name] for f in each]) for name in AVERAGES.values()}
-    mean["domains"] = _by_domain(tests.correct[chosen], population, split)
+    mean["domains"] = _by_domain(tests.score[chosen], population, split)
     if tests.measures:
         mean["measures"] = _chosen_measures(tests, chosen, population)
     return mean
@@ -425,12 +428,12 @@ def _deviation(values: list[float]) -> float | None:
     return none_if_nan(float(np.std(values)))
 
 
-def _by_domain(correct: np.ndarray, population: Population, split: str) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
+def _by_domain(score: np.ndarray, population: Population, split: str) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each domain, averaged over the rows of ``score`` [evaluations, clients]."""
     names = np.array([name or "" for name in population.domains])
     domains = {}
     for name in dict.fromkeys(n for n in population.domains if n):
-        each = [client_metrics(np.where(names == name, row, np.nan), population, split) for row in correct]
+        each = [client_metrics(np.where(names == name, row, np.nan), population, split) for row in score]
         domains[name] = {
             "clients": each[-1]["clients"],
             "mean": _mean([found["mean"] for found in each]),
@@ -454,7 +457,8 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
         ``empty`` (rounds without clients, if there were any), ``k``, ``views`` (see :func:`summarise_view`)
-        and ``headline``.
+        and ``headline``; also the ``figure``, where it is no
+        accuracy.
     """
     early = ended_early(history, protocol) if early is None else early
     end = history.rounds[-1]["round"] + 1 if early else rounds
@@ -471,6 +475,7 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         **({"empty": empty} if (empty := sum(not entry["cohort"] for entry in history.rounds)) else {}),
         "k": protocol.k,
         "length": protocol.length,
+        **({} if (figure := history.population.figure) == ACCURACY else {"figure": asdict(figure)}),
         "views": views,
         "headline": headline(views, protocol),
     }
@@ -484,13 +489,13 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
     """Return what a table prints of a run, from the summaries of all views.
 
     Returns:
-        ``accuracy``; ``std``, its deviation over the averaged evaluations, None for a single one;
+        ``figure``; ``std``, its deviation over the averaged evaluations, None for a single one;
         ``spread``: what the "±" of a table is over, ``runs`` or ``evaluations`` (then it is ``std``);
-        ``averages``: the same rounds under every average over clients, name -> ``accuracy``, ``std``;
-        ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
+        ``averages``: the same rounds under every average over clients, name -> ``figure``, ``std``;
+        ``domains``: name -> ``clients``, ``figure``, ``std``, and ``domain_mean``, the mean figure of the
         domains (None without domains); both are pooled within a domain if the protocol pools, and means over
         its clients otherwise. Under ``measures``, in runs with further metrics, name -> their value, averaged
-        like the accuracy. Under ``common``, in runs with a common test set, ``accuracy`` and ``std`` on that
+        like the figure. Under ``common``, in runs with a common test set, ``figure`` and ``std`` on that
         in the same rounds, and how many ``clients`` count there and are ``left_out``. Further ``point``,
         ``view``, ``average``, ``choose``; ``rounds``, ``clients``, ``left_out`` and, where there are such
         clients, ``untrained``, ``initial`` and ``older`` as in :func:`summarise_view`. None where the run has
@@ -508,7 +513,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         name: {"clients": found["clients"], **_with_deviation(found, within, single)}
         for name, found in chosen["domains"].items()
     }
-    scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
+    scored = [d["figure"] for d in domains.values() if d["figure"] is not None]
     each = chosen.get("measures", {}).items()
     measures = {name: values[AVERAGES[protocol.average]] for name, values in each}
     beside = {}
@@ -533,4 +538,4 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
 
 def _with_deviation(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
     """Return a metric of the chosen evaluations with its deviation over them."""
-    return {"accuracy": found[name], "std": None if single else found["over_rounds"][name]}
+    return {"figure": found[name], "std": None if single else found["over_rounds"][name]}

@@ -35,13 +35,13 @@ class Protocol(Value, place="protocol"):
     With ``finetune.epochs`` there is the view ``finetuned``, too.
     """
     average: Average = "mean_clients"
-    """Over clients: ``mean_clients`` (mean of accuracies), ``pooled`` (correct over samples) or ``weighted``
-    (accuracies weighted by training samples).
+    """Over clients: ``mean_clients`` (mean of figures), ``pooled`` (of all samples) or ``weighted``
+    (figures weighted by training samples).
     """
     choose: Choice = "last"
     """The rounds that count: the ``last`` one, the one that is best on validation data (``best_val``), the
     last ``k`` evaluations (``last_k``), or every ``step``-th round of the last ``length`` ones (``window``).
-    ``best_test`` is the round with the highest reported accuracy: the test data choose it, so it is too good,
+    ``best_test`` is the round with the best reported figure: the test data choose it, so it is too good,
     and every report labels it "chosen on test data".
     """
     k: Annotated[int, at_least(1)] = 5
@@ -51,7 +51,7 @@ class Protocol(Value, place="protocol"):
     step: Annotated[int, at_least(1)] = 1
     """Rounds between two evaluations of the window, which ends with the last round."""
     choose_by: Average = "mean_clients"
-    """How validation accuracies are averaged over clients where they choose the round."""
+    """How validation figures are averaged over clients where they choose the round."""
     trained_only: bool = False
     """Leave out clients that have not been trained up to the scored round."""
     untrained: Literal["fallback", "own"] = "fallback"
@@ -63,7 +63,7 @@ class Protocol(Value, place="protocol"):
     the headline averages.
     """
     patience: Annotated[int, at_least(0)] = 0
-    """A run ends early after so many rounds without a better validation accuracy (that by which ``best_val``
+    """A run ends early after so many rounds without a better validation figure (that by which ``best_val``
     chooses); 0 for never.
     """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from rayfl.data.task import Figure
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
@@ -77,7 +78,8 @@ class RunRecords(DisplayMixin):
 
     def _repr_line_(self) -> dict[str, Any]:
         rounds = UnquotedText(f"{self.summary['completed']} of {self.summary['rounds']}")
-        return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
+        figure = {self.figure_kind.name: UnquotedText(f"{self.figure:.4g}")}
+        return {"folder": str(self.folder), "rounds": rounds, **figure}
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -85,10 +87,15 @@ class RunRecords(DisplayMixin):
         return read_protocol(self.config)
 
     @property
-    def accuracy(self) -> float:
-        """The headline test accuracy in [0, 1]; NaN where the protocol finds no score."""
+    def figure(self) -> float:
+        """The headline's test figure, of classes the accuracy in [0, 1]; NaN where there is no score."""
         headline = self.summary["headline"]
-        return float("nan") if headline is None or headline["accuracy"] is None else headline["accuracy"]
+        return float("nan") if headline is None or headline["figure"] is None else headline["figure"]
+
+    @property
+    def figure_kind(self) -> Figure:
+        """The figure by which its models are reported and chosen."""
+        return self.history.population.figure
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -141,7 +148,7 @@ def client_table(history: History) -> pd.DataFrame:
     """Return all scores as they were recorded, one row each.
 
     Columns: ``round`` (from 0), ``point``, ``view``, ``part``, ``client``, ``domain`` (missing for clients
-    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none), and
+    with several), ``samples``, ``score``, ``figure``, ``loss`` (missing where the view has none), and
     one of its own for every further metric that was asked for (missing where it is undefined).
     Clients without data or without a score have no row.
     """
@@ -150,7 +157,7 @@ def client_table(history: History) -> pd.DataFrame:
     domains = np.array(history.population.domains, dtype=object)
     blocks = []
     for (point, view, split), scores in history.scores.items():
-        place, client = np.nonzero(~np.isnan(scores.accuracy))
+        place, client = np.nonzero(~np.isnan(scores.figure))
         blocks.append(
             pd.DataFrame(
                 {
@@ -161,8 +168,8 @@ def client_table(history: History) -> pd.DataFrame:
                     "client": client,
                     "domain": domains[client],
                     "samples": scores.samples[client],
-                    "correct": scores.correct[place, client].astype(np.int64),
-                    "accuracy": scores.accuracy[place, client],
+                    "score": scores.score[place, client],
+                    "figure": scores.figure[place, client],
                     "loss": scores.loss[place, client],
                     **{name: values[place, client] for name, values in scores.measures.items()},
                 }
@@ -173,14 +180,14 @@ def client_table(history: History) -> pd.DataFrame:
     return pd.concat(blocks, ignore_index=True).sort_values("round", kind="stable", ignore_index=True)
 
 
-_SCORE_COLUMNS = ["domain", "samples", "correct", "accuracy", "loss"]
+_SCORE_COLUMNS = ["domain", "samples", "score", "figure", "loss"]
 
 
 def round_table(history: History) -> pd.DataFrame:
-    """Return one row per round: its totals and the mean accuracies over clients.
+    """Return one row per round: its totals and the mean figures over clients.
 
     Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
-    point and split, one column ``<split>/<point>/<view>`` with the mean accuracy over clients, missing in
+    point and split, one column ``<split>/<point>/<view>`` with the mean figure over clients, missing in
     rounds without it; and for every further metric a column ``<metric>/<split>/<point>/<view>`` with the mean
     over the clients for which it is defined.
     """

@@ -7,19 +7,21 @@ at once: those that wait with the same weights share a call.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from rayfl.data.task import Task
 from rayfl.errors import BadCode
 from rayfl.evaluation.measures import Measure, or_none
 from rayfl.system.text import short_repr
 from rayfl.training.client import NetCall
 from rayfl.training.examples import Examples
+from rayfl.training.losses import Loss, resolve_loss
 from rayfl.training.noise import step_keys
 from rayfl.training.step import start_all
 
@@ -41,12 +43,14 @@ Predict = Callable[[Tensor], Scoring]
 
 
 class Score(NamedTuple):
-    """Correct predictions and mean loss over some samples; the loss is None where a view has none.
+    """The sum of the figure over some samples and their mean loss, which is None where a view has none.
+
+    The figure is the task's: of classes 1 for a correct prediction.
 
     ``measured`` has the metrics that were asked for, by name; None where one is undefined.
     """
 
-    correct: int
+    score: float | None
     loss: float | None
     measured: Mapping[str, float | None] = {}
 
@@ -184,9 +188,10 @@ def score_clients(
             scorings = [predicts[i](x) for i, x in zip(clients, own, strict=True)]
             scored.append(_join(answer_together(scorings, clients, shared)))
     views = _join(scored)
-    labels = examples.labels(torch.cat([piece.places for piece in pieces]))
+    targets = examples.targets(torch.cat([piece.places for piece in pieces]))
     counts = [len(own) for own in samples.values()]
-    return dict(zip(samples, score_rows(views, labels, counts, without_loss, measures), strict=True))
+    rows = score_rows(views, targets, counts, examples.task, without_loss, measures)
+    return dict(zip(samples, rows, strict=True))
 
 
 def _join(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -237,41 +242,64 @@ def _read_inputs(block: Sequence[_Piece], examples: Examples) -> Tensor:
 
 def score_rows(
     views: Mapping[str, Tensor],
-    labels: Tensor,
+    targets: Tensor,
     counts: Sequence[int],
+    task: Task,
     without_loss: frozenset[str] = frozenset(),
     measures: Sequence[Measure] = (),
 ) -> list[dict[str, Score]]:
     """Score every view of several clients, whose samples lie one after the other.
 
     Args:
-        views: scores [n, classes] by view, on the CPU.
-        labels: int64 [n].
+        views: scores [n, ..., outputs] by view, on the CPU.
+        targets: [n, ...].
         counts: samples of each client, at least one.
+        task: what is learned.
         without_loss: as in :func:`score_clients`.
         measures: as in :func:`score_clients`.
     """
-    starts = np.cumsum([0, *counts[:-1]])
     found: list[dict[str, Score]] = [{} for _ in counts]
+    loss = resolve_loss(None, task)
     twins: dict[tuple[int, bool], str] = {}  # views of one model share scores
     for view, scores in views.items():
         if (twin := twins.setdefault((id(scores), view in without_loss), view)) != view:
             for own in found:
                 own[view] = own[twin]
             continue
-        right = np.add.reduceat((scores.argmax(1) == labels).numpy().astype(np.int64), starts).tolist()
         means: list[float | None] = [None] * len(counts)
         if view not in without_loss:
-            losses = F.cross_entropy(scores, labels, reduction="none").double().numpy()
-            means = [or_none(mean) for mean in (np.add.reduceat(losses, starts) / np.array(counts)).tolist()]
-        for own, hits, loss in zip(found, right, means, strict=True):
-            own[view] = Score(hits, loss)
+            means = [or_none(mean) for mean in _mean_losses(loss, scores, targets, counts)]
+        for own, total, mean in zip(found, sum_figures(task, scores, targets, counts), means, strict=True):
+            own[view] = Score(total, mean)
         if measures:
-            rows = zip(scores.split(list(counts)), labels.split(list(counts)), strict=True)
+            rows = zip(scores.split(list(counts)), targets.split(list(counts)), strict=True)
             for own, (part, y) in zip(found, rows, strict=True):
                 measured = {m.name: m.value(part, y, view not in without_loss) for m in measures}
                 own[view] = own[view]._replace(measured=measured)
     return found
+
+
+def sum_figures(task: Task, scores: Tensor, targets: Tensor, counts: Sequence[int]) -> Sequence[float | None]:
+    """Return the task's figure of every client times its samples; None where it is undefined."""
+    if task.is_mean:
+        each = task.per_sample(scores, targets)
+        return _sums(each.long() if each.dtype == torch.bool else each.double(), counts).tolist()
+    rows = zip(scores.split(list(counts)), targets.split(list(counts)), counts, strict=True)
+    figures = ((task.of_client(part, own), count) for part, own, count in rows)
+    return [None if figure is None or math.isnan(figure) else figure * count for figure, count in figures]
+
+
+def _mean_losses(loss: Loss, scores: Tensor, targets: Tensor, counts: Sequence[int]) -> list[float]:
+    """Return the mean loss of every client."""
+    if loss.of_batch:
+        rows = zip(scores.split(list(counts)), targets.split(list(counts)), strict=True)
+        return [loss.mean(part, own).item() for part, own in rows]
+    return (_sums(loss.per_sample(scores, targets).double(), counts) / np.array(counts)).tolist()
+
+
+def _sums(values: Tensor, counts: Sequence[int]) -> Any:
+    """Return the sums of clients' values, which lie one after the other: [clients]."""
+    return np.add.reduceat(values.numpy(), np.cumsum([0, *counts[:-1]]))
 
 
 def replaced(views: dict[str, Any], by: str | None) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
+from rayfl.data.task import Kind
 from rayfl.nets import Architecture
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of, union_members
@@ -73,6 +74,7 @@ class Facts:
         before: who uploads what ``before_round`` returns: the cohort of every ``round``, or all clients
             ``once``.
         unchecked: checks of ``rayfl.testing`` that do not hold for the method -> why.
+        tasks: the kinds of targets for which the method's formulas have a meaning.
     """
 
     averaging: Averaging = "samples"
@@ -83,6 +85,7 @@ class Facts:
     without_loss: frozenset[str] = frozenset()
     before: Literal["round", "once"] = "round"
     unchecked: Mapping[str, str] = field(default_factory=dict)
+    tasks: tuple[Kind, ...] = get_args(Kind)
 
 
 class Method(Settings, ABC, place="method"):

@@ -25,7 +25,7 @@ class COPA(Method):
     instance normalisation is not in Fed-CO2's baseline. The head is the last linear layer.
     """
 
-    facts = Facts(averaging="uniform")
+    facts = Facts(averaging="uniform", tasks=("classes", "numbers", "labels"))
 
     w_foreign: Annotated[float, at_least(0)] = 1.0
     """Weight of the losses through the others' heads. With 0 extractor and heads are those of FedPer with
@@ -60,11 +60,11 @@ class COPA(Method):
             z = net.features(w, batch.x)
             own = client.loss_of(net.head(w, z), batch)
             scores = through_all(others["heads"], z)  # [N, B, classes]
-            labels = batch.y.expand(scores.shape[:2])
-            each = client.losses_of(scores.flatten(0, 1), batch._replace(y=labels.flatten()))
-            return own + (each.view(labels.shape).mean(1) * others["weight"]).sum()
+            targets = batch.y.expand(len(scores), *batch.y.shape)
+            each = client.losses_of(scores.flatten(0, 1), batch._replace(y=targets.flatten(0, 1)))
+            return own + (each.view(scores.shape[:2]).mean(1) * others["weight"]).sum()
 
-        ids = torch.arange(client.context.population, device=client.class_counts.device)
+        ids = torch.arange(client.context.population, device=state["own"]["head.weight"].device)
         weight = self.w_foreign * (ids != client.id).to(state["own"]["head.weight"])
         if self.foreign == "mean":
             weight = weight / max(1, client.context.population - 1)

@@ -37,7 +37,7 @@ class DCPFL(Method):
     """
 
     views = ("personal",)
-    facts = Facts(nets="equal_features")
+    facts = Facts(nets="equal_features", tasks=("classes",))
 
     lam: Annotated[float, at_least(0)] = 0.1
     """Weight of the distance to the global class mean, lambda in the paper. It is a norm, not a square, so

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.methods.base import Cohort
+from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.local import Local
 from rayfl.methods.prototypes import bytes_of_owned, class_means
 from rayfl.settings import at_least
@@ -25,6 +25,8 @@ class FD(Local):
     Deviations from the paper: the own answers are taken by a pass in eval mode after training, not summed up
     while training.
     """
+
+    facts = Facts(nets="any", tasks=("classes",))
 
     gamma: Annotated[float, at_least(0)] = 1.0
     """Weight of the distillation; with 0 the models are trained locally."""

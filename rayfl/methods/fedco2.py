@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Facts, Method, Metrics
-from rayfl.methods.distillation import softened_divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Context, Gather, Mean, Params, Reduction, State, Training
@@ -137,7 +136,7 @@ class FedCO2(Method):
             loss = batch.x.new_zeros(())
             for m in CHOSEN[self.intra.removeprefix("to_")]:
                 taught = net.eval(teachers[OTHER[m]], batch.x)
-                loss = loss + softened_divergence(taught, net(w[m], batch.x), self.kd_temperature)
+                loss = loss + client.task.divergence(taught, net(w[m], batch.x), self.kd_temperature)
             return loss
 
         def foreign_loss(head: Params, z: Tensor, batch: Batch, own: bool | Tensor) -> Tensor:
@@ -179,7 +178,7 @@ class FedCO2(Method):
         return up, {"own": own, "offline": nets["offline"], "trained": True}
 
     async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score both nets and their fusion, the sum of logits (eq. 3)."""
+        """Score both nets and their fusion, the sum of logits, of numbers the mean (eq. 3)."""
         online = await client.eval(down["weights"].merge(state["own"]), x)
         offline = await client.eval(state["offline"], x)
-        return {"personal": online + offline, "online": online, "offline": offline}
+        return {"personal": client.task.fuse(online, offline), "online": online, "offline": offline}

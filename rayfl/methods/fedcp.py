@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.randomness import generator
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Context, Mean, Params, Reduction, State, noise
@@ -31,6 +31,8 @@ class FedCP(Method):
     Gumbel noise, which the public code keeps (``gumbel_eval``). The global head and the policy reach a client
     when it is sampled, and serve it until it is sampled again; the newest extractor is scored always.
     """
+
+    facts = Facts(tasks=("classes", "numbers", "labels"))
 
     lam: Annotated[float, at_least(0)] = 0.1
     """Weight of the distance between own and received features, lambda in the paper."""

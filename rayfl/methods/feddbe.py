@@ -25,7 +25,7 @@ class FedDBE(Method):
     thrown away; running means start from 0 in each round, as in the public code.
     """
 
-    facts = Facts(before="once")
+    facts = Facts(before="once", tasks=("classes", "numbers", "labels"))
 
     kappa: Annotated[float, at_least(0)] = 1.0
     """Weight of the mean regularisation."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from rayfl.data.task import Kind
 from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Context, Gather, Params, Reduction, State, weighted_mean
@@ -24,8 +25,6 @@ class FedDGGA(Method):
     which is d (1 - (r - 2)/T) there in round r.
     """
 
-    facts = Facts(validation="preferred", uses_rounds=True)
-
     step: Annotated[float, at_least(0), at_most(1)] = 0.2
     """Length of an adjustment, d in the paper. Round r of T, from 0, has d (1 - r/T). The first gaps are
     known in round 1, so the first length is d (1 - 1/T). With 0 this is FedAvg with uniform means.
@@ -34,6 +33,12 @@ class FedDGGA(Method):
     """By which the gap is measured."""
     center: bool = False
     """Whether the mean gap of a cohort is taken off."""
+
+    @property
+    def facts(self) -> Facts:  # type: ignore[override]
+        """Errors are counted by classes; losses go with all tasks."""
+        tasks: tuple[Kind, ...] = get_args(Kind) if self.metric == "loss" else ("classes",)
+        return Facts(validation="preferred", uses_rounds=True, tasks=tasks)
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return models and gaps, one by one: the weights of the mean depend on all gaps."""

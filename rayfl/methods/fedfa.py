@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor, nn
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort, Facts, Method
 from rayfl.nets import FFA, ffa_layers
 from rayfl.settings import at_least, at_most
 from rayfl.training import Client, Context, Gather, Mean, Params, Reduction, State, weighted_mean
@@ -24,6 +24,8 @@ class FedFA(Method):
     Deviations from the paper: none known in the formulas. Compared with the paper and public code, which
     takes one variance over all clients and channels (``var_mode``), so that all channels count alike.
     """
+
+    facts = Facts(tasks=("classes", "numbers", "labels"))
 
     prob: Annotated[float, at_least(0), at_most(1)] = 0.5
     """Probability with which a layer augments a batch."""

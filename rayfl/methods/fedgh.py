@@ -26,7 +26,7 @@ class FedGH(Local):
     Class means are exact, from a pass in eval mode.
     """
 
-    facts = Facts(nets="equal_features")
+    facts = Facts(nets="equal_features", tasks=("classes",))
 
     server_lr: Annotated[float, above(0)] = 0.01
     """Learning rate of the server's steps on class means, eta_theta in the paper; constant, whatever

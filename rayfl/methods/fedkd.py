@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Facts, Method
-from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import above, at_most
@@ -74,8 +73,8 @@ class FedKD(Method):
             # The worse both are, the less they teach.
             unsure = (task + task_mentee).detach().clamp(min=LEAST_LOSS)
             mapping = w["map"]["weight"].T
-            taught = softened_divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
-            taught_mentee = softened_divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
+            taught = client.task.divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
+            taught_mentee = client.task.divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
             return task + task_mentee + (taught + taught_mentee) / unsure
 
         start = {"mentor": state["mentor"], "mentee": down["weights"], "map": state["map"]}

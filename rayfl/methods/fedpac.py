@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.methods.base import Cohort
+from rayfl.methods.base import Cohort, Facts
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.methods.prototypes import bytes_of_owned
 from rayfl.settings import above, at_least, below
@@ -29,6 +29,8 @@ class FedPAC(PartlyPersonal):
     beginning was at hand; so others may be unknown. Small weights of the mixture stay (``least_weight``). A
     class that nobody in a cohort has keeps its global centroid.
     """
+
+    facts = Facts(tasks=("classes",))
 
     lam: Annotated[float, at_least(0)] = 1.0
     """Weight of the mean squared distance to the global centroids, lambda in the paper."""

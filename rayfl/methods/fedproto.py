@@ -45,7 +45,7 @@ class FedProto(Local):
     def facts(self) -> Facts:  # type: ignore[override]
         """Features are compared; distances to prototypes are not logits."""
         without_loss = frozenset({"personal"} if self.predict == "prototype" else ())
-        return Facts(nets="equal_features", without_loss=without_loss)
+        return Facts(nets="equal_features", without_loss=without_loss, tasks=("classes",))
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return weighted class means and their weights: a mean over the owners of each class in two sums."""

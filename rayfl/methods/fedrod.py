@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.training import Batch, Client, Context, Params, State
 from rayfl.training.losses import log_counts
 from rayfl.training.net import Cut
@@ -22,6 +22,8 @@ class FedRoD(Method):
     Deviations from the paper: personal heads are trained, not made by a hyper-network; they start as the
     initial generic head. Of the balanced losses, the balanced softmax.
     """
+
+    facts = Facts(tasks=("classes",))
 
     balanced: bool = True
     """Whether the generic head has the balanced loss; without it, the plain cross-entropy."""

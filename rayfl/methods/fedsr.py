@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.errors import Conflict
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.nets import GaussianMean
 from rayfl.randomness import seed_of
 from rayfl.settings import at_least
@@ -35,6 +35,8 @@ class FedSR(Method):
     and momentum. At evaluation all inputs share their draws. The mean is weighted by samples (``averaging``),
     where the paper's is uniform.
     """
+
+    facts = Facts(tasks=("classes",))
 
     alpha_l2r: Annotated[float, at_least(0)] = 0.01
     """Weight of the norm of the features."""

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from rayfl.methods.base import Facts, Method
-from rayfl.methods.distillation import softened_divergence
 from rayfl.nets import Architecture
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Context, Params, State
@@ -50,8 +49,8 @@ class FML(Method):
 
         def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
             own, meme = net(w["own"], batch.x), meme_net(w["meme"], batch.x)
-            of_own = alpha * client.loss_of(own, batch) + (1 - alpha) * softened_divergence(meme, own)
-            of_meme = beta * client.loss_of(meme, batch) + (1 - beta) * softened_divergence(own, meme)
+            of_own = alpha * client.loss_of(own, batch) + (1 - alpha) * client.task.divergence(meme, own)
+            of_meme = beta * client.loss_of(meme, batch) + (1 - beta) * client.task.divergence(own, meme)
             return of_own + of_meme
 
         w = (await client.fit({"own": state["own"], "meme": down["weights"]}, loss)).weights

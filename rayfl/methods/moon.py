@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Facts, Method
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Params, State
 
@@ -23,6 +23,8 @@ class MOON(Method):
     head is part of the net (``MOONCNN``). The two frozen models are in eval mode. A client's model of before
     its first participation is the initial one.
     """
+
+    facts = Facts(tasks=("classes", "numbers", "labels"))
 
     mu: Annotated[float, at_least(0)] = 1.0
     """Weight of the contrastive loss; 0 is FedAvg."""

@@ -33,7 +33,7 @@ class PFedVEM(Method):
     """
 
     # heads have a momentum of their own
-    facts = Facts(works_with={"optimiser": "SGD"})
+    facts = Facts(works_with={"optimiser": "SGD"}, tasks=("classes", "numbers", "labels"))
 
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""

@@ -32,7 +32,7 @@ class Architecture(Value, ABC, place="net"):
 
         Args:
             shape: of one input, such as (channels, height, width).
-            classes: number of classes, at least 2.
+            classes: number of outputs, such as classes.
         """
 
 

@@ -49,7 +49,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     if linear.out_features != classes:
         raise Conflict(
             "net",
-            f"{name}: its last layer has {linear.out_features} outputs, and the data have {classes} classes",
+            f"{name}: its last layer has {linear.out_features} outputs, and the data need {classes}",
             "Where the number of outputs is no argument `num_classes` of the class or function, write a "
             "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )
@@ -59,12 +59,12 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     net.head_name = path
     with torch.no_grad():
         features = net.eval().features(like)
-        same = features.dim() == 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
+        same = features.dim() >= 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
     if not same or not torch.allclose(negated, -scores):
         raise BadCode(
             "net",
             f"{name}: its scores are not what its linear layer {path!r} puts out, which methods take for its "
-            "head. The head must come last, be called once and get features [B, d]; leave out what follows "
+            "head. The head must come last, be called once and get features [B, ..., d]; leave out what follows "
             "it, such as a softmax, for losses take logits; or name another layer as net.head",
         )
     return net

@@ -165,7 +165,7 @@ def build(
     Args:
         net: the net, or the import path of a class or function, see ``Module``.
         shape: of one input, such as (channels, height, width).
-        classes: number of classes, at least 2.
+        classes: number of outputs, such as classes.
         like: [2, *shape], two inputs to try the net with; zeros if not given. Token ids are int64, and the
             largest of the data is among them.
         again: whether this process has built it before, and seen that it can be trained.
@@ -238,7 +238,7 @@ def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     """Send two inputs through a net, and see that one score per class comes back, from its three parts."""
     scores = eval_scores(net, name, like)
     drop_batch_counts(net)  # of lazy layers, which had none yet
-    if tuple(scores.shape) != (2, classes):
+    if (len(scores), scores.shape[-1]) != (2, classes):
         raise BadCode(
             "net", f"{name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
         )

@@ -33,13 +33,21 @@ class TokenMLP(TokenArchitecture):
         )
 
 
-class LastOfLSTM(nn.LSTM):
+class OutputsOfLSTM(nn.LSTM):
+    """An LSTM of which all outputs are taken: [B, L, D] of [B, L, E]."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the output after every token."""
+        outputs: Tensor = super().forward(x)[0]
+        return outputs
+
+
+class LastOfLSTM(OutputsOfLSTM):
     """An LSTM of which the last output is taken: [B, D] of [B, L, E]."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """Return the output after the last token."""
-        last: Tensor = super().forward(x)[0][:, -1]
-        return last
+        return super().forward(x)[:, -1]
 
 
 class CharLSTM(TokenArchitecture):
@@ -55,11 +63,14 @@ class CharLSTM(TokenArchitecture):
     """Units of every layer."""
     layers: Annotated[int, at_least(1)] = 2
     """Layers of the LSTM."""
+    positions: bool = False
+    """Whether it tells what follows every token, for data whose targets are classes of positions."""
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
+        kind = OutputsOfLSTM if self.positions else LastOfLSTM
         layers = OrderedDict[str, nn.Module](
             embed=nn.Embedding(self.vocabulary or classes, self.embedding),
-            lstm=LastOfLSTM(self.embedding, self.hidden, self.layers, batch_first=True),
+            lstm=kind(self.embedding, self.hidden, self.layers, batch_first=True),
         )
         return SplitNet(nn.Sequential(layers), nn.Sequential(), nn.Linear(self.hidden, classes))

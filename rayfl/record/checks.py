@@ -68,6 +68,21 @@ class _Clients(TypedDict):
     domain: list[tuple[_Count | None, _Count]]
 
 
+class _Figure(TypedDict):
+    name: str
+    higher: bool
+    percent: bool
+
+
+class _Task(TypedDict):
+    """What is learned, of data whose labels are no classes."""
+
+    class_path: str
+    outputs: _Count
+    targets: list[str | _Count]
+    figure: _Figure
+
+
 class _Partition(TypedDict):
     domain_names: list[str]
     clients: list[_Client] | _Clients
@@ -75,13 +90,14 @@ class _Partition(TypedDict):
     common_test: NotRequired[_Count]
     remarks: NotRequired[list[str]]
     sha256: NotRequired[str]
+    task: NotRequired[_Task]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):
     """Columns with a value or null per client, or per entry of ``clients``; the whole loss may be null."""
 
     __pydantic_extra__: dict[str, list[_Number]]
-    correct: list[_Count | None]
+    score: list[_Count | _Number]
     loss: list[_Number] | None
     clients: list[_Count] = []
 
@@ -218,8 +234,8 @@ def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) 
                 _check_ascending(some, range(len(held)))
                 held = held[some]
             columns = [column for name, column in score.items() if name != "clients" and column is not None]
-            scored = zip(score["correct"], held.tolist(), strict=False)
-            if {*map(len, columns)} != {len(held)} or any(c is not None and c > n for c, n in scored):
+            scored = zip(score["score"], held.tolist(), strict=False)
+            if {*map(len, columns)} != {len(held)} or any(isinstance(c, int) and c > n for c, n in scored):
                 raise ValueError(f"{split} of view {short_repr(view)} is of other clients or samples")
 
 

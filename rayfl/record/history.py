@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.data.dataset import SPLITS
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.errors import Damaged
 from rayfl.record.checks import Contents, check_partition, check_record
 from rayfl.settings.base import DisplayMixin
@@ -48,12 +49,14 @@ class Population(DisplayMixin):
         domains: per client the name of its domain; None: several domains.
         contents: of the data set; None: not recorded.
         division: the digest of its division among the clients; None: not recorded.
+        figure: by which models are reported and chosen.
     """
 
     samples: Mapping[str, np.ndarray]
     domains: tuple[str | None, ...]
     contents: Contents | None = None
     division: str | None = None
+    figure: Figure = ACCURACY
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -69,7 +72,8 @@ class Population(DisplayMixin):
         if common := partition.get("common_test"):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
-        return cls(samples, domains, contents, partition.get("sha256"))
+        figure = Figure(**task["figure"]) if (task := partition.get("task")) else ACCURACY
+        return cls(samples, domains, contents, partition.get("sha256"), figure)
 
     @classmethod
     def without_clients(cls) -> "Population":
@@ -94,14 +98,15 @@ class Scores(DisplayMixin):
 
     Attributes:
         rounds: int64 [evaluations], the rounds of the evaluations, ascending.
-        correct: float64 [evaluations, clients]: samples classified correctly; NaN: no score.
+        score: float64 [evaluations, clients]: the sum of the figure over samples, of classes those that are
+            classified correctly; NaN: no score.
         loss: float64 [evaluations, clients]: mean loss in nats; NaN: none.
         samples: int64 [clients].
         measures: further metrics by name, each float64 [evaluations, clients]; NaN where undefined.
     """
 
     rounds: np.ndarray
-    correct: np.ndarray
+    score: np.ndarray
     loss: np.ndarray
     samples: np.ndarray
     measures: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -115,15 +120,15 @@ class Scores(DisplayMixin):
 
     def where_counted(self, counted: np.ndarray) -> "Scores":
         """Return the scores, NaN where ``counted`` is false: bool [clients] or [evaluations, clients]."""
-        correct, loss = (np.where(counted, values, np.nan) for values in (self.correct, self.loss))
+        score, loss = (np.where(counted, values, np.nan) for values in (self.score, self.loss))
         measures = {name: np.where(counted, values, np.nan) for name, values in self.measures.items()}
-        return Scores(self.rounds, correct, loss, self.samples, measures)
+        return Scores(self.rounds, score, loss, self.samples, measures)
 
     @property
-    def accuracy(self) -> np.ndarray:
-        """float64 [evaluations, clients] in [0, 1]; NaN for clients without data or without a score."""
+    def figure(self) -> np.ndarray:
+        """float64 [evaluations, clients], the mean over samples; NaN for clients without data or a score."""
         samples = np.where(self.samples > 0, self.samples, np.nan)
-        return self.correct / samples
+        return self.score / samples
 
 
 @dataclass(repr=False)
@@ -212,9 +217,9 @@ class HistoryBuilder:
         for key, (rounds, rows) in self._rows.items():
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: np.array([row.get(name, unknown) for row in rows]) for name in names}
-            correct, loss = columns.pop("correct"), columns.pop("loss")
+            score, loss = columns.pop("score"), columns.pop("loss")
             samples = population.samples[key[2]]
-            found[key] = Scores(np.array(rounds), correct, loss, samples, columns)
+            found[key] = Scores(np.array(rounds), score, loss, samples, columns)
         return replace(self._history, scores=found)
 
 

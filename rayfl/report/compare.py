@@ -153,7 +153,7 @@ def _scores_agree(one: RunRecords, other: RunRecords) -> bool:
     for key in one.history.scores.keys() & other.history.scores.keys():
         pair = one.history.scores[key], other.history.scores[key]
         common = np.intersect1d(pair[0].rounds, pair[1].rounds)
-        columns = [{"": scores.accuracy, **scores.measures} for scores in pair]
+        columns = [{"": scores.figure, **scores.measures} for scores in pair]
         for name in columns[0].keys() & columns[1].keys():
             a, b = (own[name][np.isin(each.rounds, common)] for own, each in zip(columns, pair))
             if a.shape != b.shape or ((a != b) & ~np.isnan(a) & ~np.isnan(b)).any():
@@ -355,7 +355,7 @@ def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
     recorded = {
         "point": sorted({point for point, _ in places}),
         "view": sorted({view for _, view in places}),
-        "quantity": ["accuracy", "loss", *metrics],
+        "quantity": ["figure", "loss", *metrics],
         "--measure": metrics,
     }
     for option, value in asked.items():
@@ -380,19 +380,19 @@ def counted_view(run: RunRecords) -> Scores | None:
 
 
 def values_over_rounds(
-    run: RunRecords, scores: Scores, quantity: str = "accuracy", split: str = "test"
+    run: RunRecords, scores: Scores, quantity: str = "figure", split: str = "test"
 ) -> np.ndarray:
     """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
 
     Args:
         run: whose scores they are.
         scores: those of a view.
-        quantity: ``accuracy``, which is in per cent, ``loss``, or a metric; NaN where it is not recorded.
+        quantity: ``figure``, as it is printed, ``loss``, or a metric; NaN where it is not recorded.
         split: on which they were scored.
     """
     population, how = run.history.population, run.protocol.average
-    if quantity == "accuracy":
-        return 100 * curve(scores, population, split, how)
+    if quantity == "figure":
+        return population.figure.scale * curve(scores, population, split, how)
     recorded = {"loss": scores.loss, **scores.measures}
     found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
     return mean_loss(found, scores.samples, population, how)
@@ -414,13 +414,13 @@ def missing_scores(run: RunRecords) -> str:
 
 
 COLUMNS = ("headline", "common", *CHOICES)
-"""The accuracies of the comparison; ``common`` is the headline's on a common test set, where there is one."""
+"""The figures of the comparison; ``common`` is the headline's on a common test set, where there is one."""
 FURTHER = {"common": "common\ntest (G)", "worst_decile": "worst\ndecile", "client_std": "std over\nclients"}
-"""Further figures of the headline's rounds, in per cent, and their headings."""
+"""Further figures of the headline's rounds, and their headings."""
 
 
 def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
-    """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
+    """Return the figures of each seed of a group, by column, as printed, or a further metric.
 
     Without a ``measure`` there are those of :func:`further_figures`, too. Those of a seed are means over its
     runs. All are None in a group with runs that are :func:`conflicts_of`.
@@ -444,7 +444,7 @@ def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]
             chosen = chosen["common"]
         averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
         value = averages.get(AVERAGES[run.protocol.average])
-        found[column] = 100 * value if measure is None and value is not None else value
+        found[column] = run.figure_kind.scale * value if measure is None and value is not None else value
     return found | (further_figures(run) if measure is None else {})
 
 
@@ -452,16 +452,17 @@ def further_figures(run: RunRecords) -> dict[str, float | None]:
     """Return what stands beside the headline of a run, of its rounds: ``FURTHER``, and further metrics."""
     chosen = (view_summary(run) or {}).get(run.protocol.choose) or {}
     average, metrics = AVERAGES[run.protocol.average], chosen.get("measures", {}).items()
-    percents = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
+    shares = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
     if common := chosen.get("common"):
-        percents = {"common": common[average], **percents}
-    found = {name: None if value is None else 100 * value for name, value in percents.items()}
+        shares = {"common": common[average], **shares}
+    scale = run.figure_kind.scale
+    found = {name: None if value is None else scale * value for name, value in shares.items()}
     return found | {name: values[average] for name, values in metrics}
 
 
-def rounds_to(rounds: np.ndarray, accuracy: np.ndarray, target: float) -> int | None:
+def rounds_to(rounds: np.ndarray, figures: np.ndarray, target: float, sign: int = 1) -> int | None:
     """Return the completed rounds when a curve first reaches a target; None: never."""
-    reached = rounds[accuracy >= target - 1e-9]  # 57 % of 100 samples is 56.99999999999999
+    reached = rounds[sign * (figures - target) >= -1e-9]  # 57 % of 100 samples is 56.99999999999999
     return int(reached[0]) if len(reached) else None
 
 
@@ -470,12 +471,14 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
 
     Args:
         runs: the runs; None stands for one that no evaluation of which reaches the target.
-        target: a test accuracy in per cent, of the headline's view and averaged as the headline.
+        target: a test figure as it is printed, of the headline's view and averaged as the headline.
     """
     costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
     for run in runs:
         scores = counted_view(run)
-        done = rounds_to(scores.rounds + 1, values_over_rounds(run, scores), target) if scores else None
+        sign, done = run.figure_kind.sign, None
+        if scores:
+            done = rounds_to(scores.rounds + 1, values_over_rounds(run, scores), target, sign)
         spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
         costs["rounds"].append(done)
         costs["bytes"].append(None if done is None else sum(spent))
@@ -531,8 +534,14 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     for rows in group_by(complete, blocks.__getitem__).values():
         for column in COLUMNS:
             means = {str(row): mean_and_std(shown[row].get(column, []))[0] for row in rows}
-            ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
+            ranks = significance.ranks(means, groups[rows[0]].runs[0].figure_kind)
+            ranked |= {(int(row), column): rank for row, rank in ranks.items()}
     return ranked
+
+
+def figure_titles(groups: Sequence[RunGroup]) -> str:
+    """Return the titles of the figures of groups; mostly there is one."""
+    return " or ".join(dict.fromkeys(group.runs[0].figure_kind.title for group in groups))
 
 
 def comparison(
@@ -542,14 +551,14 @@ def comparison(
     columns: Sequence[str] = (),
     target: float | None = None,
 ) -> Table:
-    """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
+    """Return the table that compares groups of runs: figures and bytes per round.
 
     Args:
         groups: one row each.
         by: the keys by which runs were grouped; empty: all keys.
-        measure: a further metric that replaces the accuracy.
+        measure: a further metric that replaces the figure.
         columns: headings of the columns to show, by default all.
-        target: a test accuracy in per cent; columns say after how many rounds and bytes it is reached.
+        target: a test figure as it is printed; columns say after how many rounds and bytes it is reached.
     """
     headings, cells = labels(groups, by)
     # data and partition, where they are the same in all groups
@@ -557,9 +566,8 @@ def comparison(
     sizes = [sizes_of(group.runs) for group in groups]
     same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
     what = ", ".join([*(cells[0][i] for i in constant), *same])
-    table = plain_table(
-        one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
-    )
+    title = one_line(f"Test {measure or figure_titles(groups)}")
+    table = plain_table(title + (f": {what}" if what else ""))
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
     settings = [
         _Column(name, [row[i] for row in cells], words=True)
@@ -617,14 +625,15 @@ def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Co
     titles |= FURTHER
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
-    percents = () if measure else (*COLUMNS, *FURTHER)
+    shown = () if measure else (*COLUMNS, *FURTHER)
     found, everyone = [figures(group, measure) for group in groups], [r for g in groups for r in g.runs]
     columns = []
     for name in dict.fromkeys(name for each in found for name in each):
         cells = []
         for place, group in enumerate(groups):
             mean, std = mean_and_std(found[place].get(name, []))
-            text = number(mean, std, decimals=2 if name in percents else 4)
+            kind = group.runs[0].figure_kind
+            text = kind.text(mean, std) if name in shown else number(mean, std, decimals=4)
             if name == "headline":
                 text += "*" if place in starred else ""
                 warnings = [warning for run in group.runs for warning in data_warnings(run)]
@@ -637,11 +646,11 @@ def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Co
 
 
 def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
-    """Return after how many rounds and bytes groups reach a test accuracy in per cent."""
-    costs = [target_costs(group.runs, target) for group in groups]
+    """Return after how many rounds and bytes groups reach a test figure."""
+    costs, unit = [target_costs(group.runs, target) for group in groups], groups[0].runs[0].figure_kind.unit
     return [
-        _Column(f"rounds to\n{target:g} %", [range_text(each["rounds"]) for each in costs]),
-        _Column(f"bytes to\n{target:g} %", [range_text(each["bytes"], size) for each in costs]),
+        _Column(f"rounds to\n{target:g}{unit}", [range_text(each["rounds"]) for each in costs]),
+        _Column(f"bytes to\n{target:g}{unit}", [range_text(each["bytes"], size) for each in costs]),
     ]
 
 
@@ -668,8 +677,8 @@ def group_records(
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
-    Accuracies are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
-    and ``down`` are bytes per round. With a ``target`` in per cent there are also ``rounds_to_target`` and
+    Shares are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
+    and ``down`` are bytes per round. With a ``target``, as printed, there are also ``rounds_to_target`` and
     ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
     """
     headings, cells = labels(groups, by)

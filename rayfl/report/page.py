@@ -21,7 +21,8 @@ import numpy as np
 from markupsafe import Markup, escape
 from PIL import Image
 
-from rayfl.report.text import number, percent
+from rayfl.data.task import Figure
+from rayfl.report.text import number
 from rayfl.system.files import write_file
 from rayfl.system.text import one_line, warn
 
@@ -142,9 +143,9 @@ def _templates() -> jinja2.Environment:
     )
 
 
-def percent_cell(value: float | None) -> SheetCell:
-    """Return an accuracy in [0, 1] in per cent."""
-    return SheetCell(percent(value), None if value is None else 100 * value)
+def figure_cell(value: float | None, kind: Figure) -> SheetCell:
+    """Return a recorded figure as it is printed."""
+    return SheetCell(kind.shown(value), None if value is None else kind.scale * value)
 
 
 def number_cell(value: float | None, decimals: int = 2) -> SheetCell:
@@ -210,18 +211,19 @@ def line_chart(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
     return Chart(title, picture.markup(), [name for name, _, _ in drawn])
 
 
-def histogram(title: str, accuracies: np.ndarray, bins: int = 20) -> Chart:
-    """Return how many clients have an accuracy, in per cent, in each of some equal parts of 0 to 100."""
-    counts, edges = np.histogram(accuracies, bins, (0, 100))
+def histogram(title: str, figures: np.ndarray, kind: Figure, bins: int = 20) -> Chart:
+    """Return how many clients have a printed figure in each of some equal parts of their range."""
+    ends = (0.0, 100.0) if kind.percent else (float(figures.min()), float(figures.max()))
+    counts, edges = np.histogram(figures, bins, ends)
     heights = (0, max(1, int(counts.max())))
-    picture = _Picture(title, (0, 100), heights, "test accuracy in %", "clients", whole=True)
+    picture = _Picture(title, (edges[0], edges[-1]), heights, f"test {kind.title}", "clients", whole=True)
     for count, low, high in zip(counts, edges, edges[1:]):
         if count:
             place = {"x": f"{picture.x(low) + 1:.1f}", "y": f"{picture.y(count):.1f}"}
             width, height = picture.x(high) - picture.x(low) - 2, picture.y(0) - picture.y(count)
             sides = {"width": f"{width:.1f}", "height": f"{height:.1f}"}
             bar = SubElement(picture.root, "rect", {"class": "bar", **place, **sides})
-            SubElement(bar, "title").text = f"{low:g} to {high:g} %: {count}"
+            SubElement(bar, "title").text = f"{low:g} to {high:g}{kind.unit}: {count}"
     return Chart(title, picture.markup())
 
 

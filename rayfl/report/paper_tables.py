@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -30,7 +31,7 @@ from rayfl.report.compare import (
     view_summary,
 )
 from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
-from rayfl.report.printed import HEADLINE, Column, Figure, Printed, printed_table
+from rayfl.report.printed import HEADLINE, CellFigure, Column, Printed, printed_table
 from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.settings.description import changes_experiment, differing_keys
@@ -46,7 +47,7 @@ OTHER_DATA = "§ on other data than most of its column"
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a table: our figure and, where there is one, the printed one; all in per cent.
+    """A cell of a table: our figure and, where there is one, the printed one; shares in per cent.
 
     Attributes:
         row: name of the row.
@@ -61,6 +62,7 @@ class Entry:
         values: our figure for each seed; empty while runs are incomplete.
         data: identifies the data of our runs.
         further: of a cell that is one headline, means over seeds of what ``further_figures`` has.
+        kind: of figure.
     """
 
     row: str
@@ -75,6 +77,7 @@ class Entry:
     values: dict[int, float] = field(default_factory=dict)
     data: str = ""
     further: dict[str, float | None] = field(default_factory=dict)
+    kind: Figure = ACCURACY
 
     @property
     def difference(self) -> float | None:
@@ -82,6 +85,13 @@ class Entry:
         if self.mean is None or self.printed_mean is None:
             return None
         return self.mean - self.printed_mean
+
+    @property
+    def difference_text(self) -> str:
+        """The difference with its sign; empty where there is none."""
+        if self.difference is None:
+            return ""
+        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
 
     @property
     def interval(self) -> float | None:
@@ -182,20 +192,21 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    percents = [[100 * value for value, _ in each if value is not None] for each in found]
-    if any(len(values) < len(parts) for values in percents):
+    kind = ours[0].figure_kind
+    shown = [[kind.scale * value for value, _ in each if value is not None] for each in found]
+    if any(len(values) < len(parts) for values in shown):
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    means = [float(np.mean(values)) for values in percents]
+    means = [float(np.mean(values)) for values in shown]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
-        std, spread = 100 * over, "evaluations"
+        std, spread = kind.scale * over, "evaluations"
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
     beside = [further_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
     names = dict.fromkeys(name for each in beside for name in each)
     further = {name: mean_and_std([each.get(name) for each in beside])[0] for name in names}
-    return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further)
+    return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further, kind)
 
 
 def cell_of(run: RunRecords) -> tuple[str, str, int]:
@@ -231,7 +242,7 @@ def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
     return warnings
 
 
-def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
+def figure(run: RunRecords, what: CellFigure) -> tuple[float | None, float | None]:
     """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
 
     Returns:
@@ -241,7 +252,7 @@ def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
     if headline is None:
         return None, None
     if what == HEADLINE:
-        return headline["accuracy"], headline["std"]
+        return headline["figure"], headline["std"]
     if what.points:
         return _figure_at(run, what, headline["rounds"]), None
     summary = view_summary(run, what.view or None)
@@ -258,7 +269,7 @@ def figure(run: RunRecords, what: Figure) -> tuple[float | None, float | None]:
     return found.get(name), found["over_rounds"].get(name) if several else None
 
 
-def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | None:
+def _figure_at(run: RunRecords, what: CellFigure, rounds: Sequence[int]) -> float | None:
     """Return a figure of the test scores of these rounds at the first of its points that the run has."""
     recorded = run.history.views()
     for point in what.points:
@@ -266,7 +277,7 @@ def _figure_at(run: RunRecords, what: Figure, rounds: Sequence[int]) -> float | 
         scores = run.history.scores.get((point, view, "test")) if view else None
         if scores is None:
             continue
-        rows = [row for round, row in zip(scores.rounds, scores.correct) if int(round) in rounds]
+        rows = [row for round, row in zip(scores.rounds, scores.score) if int(round) in rounds]
         found = [client_metrics(row, run.history.population)[what.average] for row in rows]
         return none_if_nan(float(np.mean(found))) if found else None
     return None
@@ -318,7 +329,7 @@ def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 def column_ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
     """Return by column and row which figure is the best on the same data, and which the second."""
     return {
-        column: significance.ranks({entry.row: entry.mean for entry in cells})
+        column: significance.ranks({entry.row: entry.mean for entry in cells}, cells[0].kind)
         for column, cells in _comparable(entries).items()
     }
 
@@ -346,7 +357,7 @@ def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
                 entry.row,
                 our_figure(entry),
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
-                "" if entry.difference is None else f"{entry.difference:+.2f}",
+                entry.difference_text,
                 str(len(entry.seeds)),
                 "; ".join(entry.warnings),
             )
@@ -354,10 +365,15 @@ def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     return table
 
 
+def entry_titles(entries: Sequence[Entry]) -> str:
+    """Return the titles of the figures of cells; mostly there is one."""
+    return " or ".join(dict.fromkeys(entry.kind.title for entry in entries))
+
+
 def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[str]:
     """Return sentences that define our figures and the printed ones."""
     spreads = list(dict.fromkeys(entry.spread for entry in entries if entry.spread))
-    text = ["Test accuracy in %."]
+    text = [f"Test {entry_titles(entries)}."] if entries else []
     if len(spreads) == 1:
         text.append(f"Our ±: {SPREADS[spreads[0]]}.")
     elif spreads:
@@ -411,7 +427,7 @@ def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 def our_figure(entry: Entry | None) -> str:
     """Return our figure with its deviation and signs; empty where there is no cell."""
-    return "" if entry is None else number(entry.mean, entry.std) + warning_signs(entry.warnings)
+    return "" if entry is None else entry.kind.text(entry.mean, entry.std) + warning_signs(entry.warnings)
 
 
 def _table_with(title: str, headings: Sequence[str]) -> Table:

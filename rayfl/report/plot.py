@@ -44,7 +44,7 @@ class Plot:
     """Pictures of runs as in papers.
 
     Runs that differ only in their seed are one line, bar or box: their mean, with one sample standard
-    deviation. Accuracies follow each run's protocol. Every picture is a figure of matplotlib and its
+    deviation. Figures follow each run's protocol. Every picture is a figure of matplotlib and its
     axes: ``figure, axes = Plot("runs/a", "runs/b").rounds()``.
 
     All pictures take ``size``, ``names`` and ``title``. ``size`` is ``"column"`` or ``"page"`` for a column
@@ -93,16 +93,16 @@ class Plot:
         self,
         views: Sequence[str] = (),
         panels: Sequence[str] = (),
-        quantity: str = "accuracy",
+        quantity: str = "figure",
         **look: Unpack[Looks],
     ) -> Picture:
-        """Draw test accuracy over rounds, a panel per domain.
+        """Draw the test figure over rounds, a panel per domain.
 
         Args:
             views: models to draw, such as ``["personal", "global"]``; by default that of each run's headline.
             panels: domains, and ``all`` for all clients together; by default all domains, if they are
                 at most 16.
-            quantity: ``accuracy``, ``loss``, or a recorded metric.
+            quantity: ``figure``, ``loss``, or a recorded metric.
             look: ``size``, ``names`` and ``title``.
         """
         check_recorded(self.runs, quantity=quantity)
@@ -116,7 +116,7 @@ class Plot:
         panels: Sequence[str] = (ALL,),
         **look: Unpack[Looks],
     ) -> Picture:
-        """Draw test accuracy over a key of the configuration, a panel per domain.
+        """Draw the test figure over a key of the configuration, a panel per domain.
 
         Args:
             over: the key, such as ``method.mu``.
@@ -136,13 +136,13 @@ class Plot:
         start: float = 0,
         **look: Unpack[Looks],
     ) -> Picture:
-        """Draw bars of test accuracy per domain.
+        """Draw bars of the test figure per domain.
 
         Args:
             views: models to draw; by default that of each run's headline.
             panels: domains, and ``all`` for all clients together; by default all domains, if they are
                 at most 16, and ``all``.
-            start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
+            start: where the axis of figures begins, as printed; if it is not 0, the axis says so.
             look: ``size``, ``names`` and ``title``.
         """
         series = self._series(views)
@@ -150,7 +150,7 @@ class Plot:
         return _plot(self._labelled(look), partial(draw_bars, series, check_panels(panels, series), start))
 
     def radar(self, view: str | None = None, **look: Unpack[Looks]) -> Picture:
-        """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
+        """Draw a radar per data set: an axis per domain, scaled by the best figure on it.
 
         Args:
             view: the model to draw; by default that of each run's headline.
@@ -159,7 +159,7 @@ class Plot:
         return _plot(self._labelled(look), partial(draw_radar, self._series([] if view is None else [view])))
 
     def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
-        """Draw how test accuracy is distributed over clients, and each client's.
+        """Draw how the test figure is distributed over clients, and each client's.
 
         Args:
             views: models to draw; by default that of each run's headline.
@@ -183,7 +183,7 @@ class Plot:
         Args:
             views: as in :meth:`rounds`.
             panels: as in :meth:`rounds`.
-            target: a test accuracy in per cent.
+            target: a test figure, as printed.
         """
         return progress_table(*self._panels_of(views, panels), target)
 

@@ -10,6 +10,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from rayfl.data.task import Figure
 from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation.metrics import average, none_if_nan
 from rayfl.evaluation.run_records import RunRecords
@@ -44,7 +45,7 @@ from rayfl.report.look import (
     scale_axis,
     style,
 )
-from rayfl.report.text import mean_and_std, number, plain_table, range_text
+from rayfl.report.text import mean_and_std, plain_table, range_text
 from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import one_line, warn
 
@@ -122,8 +123,8 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 # ---- numbers
 
 
-def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curve:
-    """Return completed rounds, and test accuracy in per cent, or mean loss or metric, of a domain or ``all``.
+def panel_curve(run: RunRecords, panel: str, quantity: str = "figure") -> Curve:
+    """Return completed rounds, and the test figure as printed, or loss or metric, of a domain or ``all``.
 
     Clients are averaged by the protocol; rounds without a score are left out.
     """
@@ -138,7 +139,7 @@ def panel_curve(run: RunRecords, panel: str, quantity: str = "accuracy") -> Curv
     return scores.rounds[there] + 1, values[there]
 
 
-def panel_curves(series: Series, panel: str, quantity: str = "accuracy") -> list[list[Curve]]:
+def panel_curves(series: Series, panel: str, quantity: str = "figure") -> list[list[Curve]]:
     """Return for each seed the curves of runs with scores of a panel; a held-out domain has none."""
     found = [[panel_curve(run, panel, quantity) for run in own] for own in series.seeds]
     return [curves for own in found if (curves := [curve for curve in own if len(curve[0])])]
@@ -153,7 +154,7 @@ def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 
 
 def chosen_value(run: RunRecords, panel: str) -> float:
-    """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN without the panel."""
+    """Return the test figure as printed at the rounds that the protocol chooses; NaN without the panel."""
     entry = view_summary(run)
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
@@ -167,7 +168,7 @@ def chosen_value(run: RunRecords, panel: str) -> float:
     else:
         domain = chosen["domains"].get(panel, {})
         value = domain.get("pooled" if run.protocol.average == "pooled" else "mean")
-    return math.nan if value is None else 100 * value
+    return math.nan if value is None else run.figure_kind.scale * value
 
 
 def roughness(values: np.ndarray) -> float:
@@ -176,10 +177,12 @@ def roughness(values: np.ndarray) -> float:
 
 
 def progress_table(series: Sequence[Series], panels: Sequence[str], target: float | None) -> Table:
-    """Return the roughness of the accuracy curves and, for a target in per cent, when they reach it."""
-    title = "Roughness of test accuracy: standard deviation of the change between evaluations, in points"
+    """Return the roughness of the curves of figures and, for a target as printed, when they reach it."""
+    kind = _kind_of(series)
+    title = f"Roughness of test {kind.name}: standard deviation of the change between evaluations"
+    title += ", in points" * kind.percent
     if target is not None:
-        title += f"; rounds until {target:g} % are reached"
+        title += f"; rounds until {target:g}{kind.unit} are reached"
     table = plain_table(title)
     table.min_width = min(len(title), 76)  # the title breaks at the width of the table
     table.add_column("", overflow="fold")
@@ -192,9 +195,9 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
         for panel in panels:
             curves = panel_curves(s, panel)
             each = [np.mean([roughness(y) for _, y in own]) for own in curves]
-            cells.append(number(none_if_nan(float(np.mean(each))) if each else None))
+            cells.append(kind.text(none_if_nan(float(np.mean(each))) if each else None))
             if target is not None:
-                cells.append(range_text(rounds_to(x, y, target) for own in curves for x, y in own))
+                cells.append(range_text(rounds_to(x, y, target, kind.sign) for own in curves for x, y in own))
         table.add_row(s.name, *cells)
     return table
 
@@ -203,7 +206,7 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
 
 
 def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, look: Look) -> Picture:
-    """Draw test accuracy, loss or a metric over rounds, a panel per domain; bands are one deviation."""
+    """Draw the test figure, loss or a metric over rounds, a panel per domain; bands are one deviation."""
     figure, axes = look.grid(len(panels))
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
@@ -211,7 +214,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
                 draw_band(ax, curves, look.label(s.name), place)
         ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
+    label = drawn(f"test {_kind_of(series).title if quantity == 'figure' else quantity}")
     return look.add_legend(figure, axes, label)
 
 
@@ -250,7 +253,7 @@ def sweep_series(
 def draw_sweep(
     lines: Sequence[tuple[str, list[tuple[float, Series]]]], over: str, panels: Sequence[str], look: Look
 ) -> Picture:
-    """Draw test accuracy over a swept parameter, a panel per domain; bars are one deviation over seeds."""
+    """Draw the test figure over a swept parameter, a panel per domain; bars are one deviation over seeds."""
     figure, axes = look.grid(len(panels))
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
@@ -262,13 +265,14 @@ def draw_sweep(
             ax.errorbar(x, means, yerr=bars, label=look.label(name), capsize=2, **looks)
         scale_axis(ax, values)
         ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
-    return look.add_legend(figure, axes, "test accuracy in %")
+    kind = _kind_of([s for _, points in lines for _, s in points])
+    return look.add_legend(figure, axes, drawn(f"test {kind.title}"))
 
 
 def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, look: Look) -> Picture:
     """Draw a group of bars for every domain; thin lines are one deviation over seeds.
 
-    The axis begins at ``start``, in per cent; its label says so unless it is 0.
+    The axis begins at ``start``, as printed; its label says so unless it is 0.
     """
     wide = max(2 * WIDTH, 0.6 * len(panels) + 0.12 * len(panels) * len(series))
     figure, (ax,) = look.grid(1, width=wide)
@@ -289,18 +293,21 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
+    kind = _kind_of(series)
     if start and start >= highest:  # the axis would be upside down
-        raise BadValue("start", f"is {start}", f"it must be below the highest bar, {highest:.2f} %")
+        most = f"{kind.text(highest)}{kind.unit}"
+        raise BadValue("start", f"is {start}", f"it must be below the highest bar, {most}")
     names = [_panel_title(panel, look) for panel in panels]
     ax.set_xticks(range(len(panels)), names, **look.tick_rotation(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
-    return look.add_legend(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}")
+    return look.add_legend(figure, [ax], drawn(f"test {kind.title}{f', from {start:g} on' * bool(start)}"))
 
 
 def draw_radar(series: Sequence[Series], look: Look) -> Picture:
-    """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
+    """Draw a radar per data set: an axis per domain, scaled by the best figure on it.
 
-    Rings are shares of the best accuracy; the label below gives the value at the centre.
+    Rings are shares of the best figure, or the best one's shares of it where lower is better; the label below
+    gives the value at the centre.
     """
     sets = group_by(series, lambda s: str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2])
     names = list(dict.fromkeys(s.name for s in series))
@@ -310,8 +317,10 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
         if len(domains) < 3:
             raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three", "draw bars")
         table = np.array([[np.mean(_chosen_values(s, domain)) for domain in domains] for s in own])
-        best = np.nanmax(table, axis=0)
+        kind = _kind_of(own)
+        best = np.nanmax(table, axis=0) if kind.higher else np.nanmin(table, axis=0)
         shares = table / np.where(best > 0, best, 1)
+        shares = shares if kind.higher else 1 / shares
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
         for s, row in zip(own, shares):
             place = names.index(s.name)
@@ -325,7 +334,9 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
                 **marker(place),
             )
         ax.set_xticks(
-            angles, [f"{look.label(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
+            angles,
+            [f"{look.label(d)}\n{_best_text(b, kind)}" for d, b in zip(domains, best)],
+            fontsize="small",
         )
         for label, angle in zip(ax.get_xticklabels(), angles):  # texts start outside the ring
             side = round(math.cos(angle), 1)
@@ -354,21 +365,22 @@ def rings_from(lowest: float) -> list[float]:
 
 
 def draw_clients(series: Sequence[Series], look: Look) -> Picture:
-    """Draw the distribution of the clients' accuracies (median: line, mean: triangle), and each client's.
+    """Draw the distribution of the clients' figures (median: line, mean: triangle), and each client's.
 
     For many clients, and runs that divide data differently, the second panel is the share of clients at or
-    below each accuracy.
+    below each figure.
     """
     figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.columns_that_fit(2))
     runs = [
-        [[scores.accuracy[-1] for run in own if (scores := counted_view(run))] for own in s.seeds]
+        [[scores.figure[-1] for run in own if (scores := counted_view(run))] for own in s.seeds]
         for s in series
     ]
     counts = {len(run) for seeds in runs for own in seeds for run in own}
     divisions = {run.history.population.division for s in series for run in s.runs}
     few = len(counts) == len(divisions) == 1 and max(counts) <= _FEW  # client 0 is the same one everywhere
+    kind = _kind_of(series)
     for place, (s, seeds) in enumerate(zip(series, runs)):
-        values = 100 * np.concatenate([run for own in seeds for run in own])
+        values = kind.scale * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]
         color = style(place)["color"]
         boxes.boxplot(
@@ -382,20 +394,20 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         )
         name = look.label(s.name)
         if few:
-            means = 100 * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
+            means = kind.scale * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
             each.plot(means, color=color, linestyle="", label=name, **marker(place))
         elif len(values):
             each.ecdf(values, label=name, linewidth=LINE_WIDTH, **style(place))
     names = [look.label(s.name) for s in series]
     width = figure.get_figwidth() / look.columns_that_fit(2)
     boxes.set_xticks(range(len(series)), names, fontsize="small", **look.tick_rotation(names, width))
-    boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
+    boxes.set(ylabel=drawn(f"test {kind.title}"), title="clients, last evaluation")
     if few:
         several = any(len(seeds) > 1 for seeds in runs)
         each.set(xlabel="client", title=f"each client{', mean over seeds' if several else ''}")
         each.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        each.set(xlabel="test accuracy in %", ylabel="share of clients", title="clients at or below")
+        each.set(xlabel=drawn(f"test {kind.title}"), ylabel="share of clients", title="clients at or below")
         each.set_ylim(0, 1.02)
     return look.add_legend(figure, [boxes, each])
 
@@ -443,15 +455,28 @@ def draw_labels(runs: Sequence[RunRecords], look: Look) -> Picture:
 
 
 def _chosen_values(series: Series, panel: str) -> list[float]:
-    """Return the chosen accuracy of each seed, the mean over its runs."""
+    """Return the chosen figure of each seed, the mean over its runs."""
     return [float(np.mean([chosen_value(run, panel) for run in own])) for own in series.seeds]
 
 
 def _means_and_errors(places: Sequence[tuple[Series, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sample deviation over seeds of the chosen accuracy of panels; NaN: there is none."""
+    """Return mean and sample deviation over seeds of the chosen figure of panels; NaN: there is none."""
     found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, panel)))) for s, panel in places]
     means, errors = np.array(found, dtype=float).T
     return means, errors
+
+
+def _kind_of(series: Sequence[Series]) -> Figure:
+    """Return the figure of some runs; different ones have no common axis."""
+    kinds = list(dict.fromkeys(run.figure_kind for s in series for run in s.runs))
+    if len(kinds) > 1:
+        names = " and ".join(kind.title for kind in kinds)
+        raise Conflict("the runs", f"have different figures, {names}", "draw them apart")
+    return kinds[0]
+
+
+def _best_text(value: float, kind: Figure) -> str:
+    return f"{value:.1f} %" if kind.percent else kind.text(value)
 
 
 def _panel_title(panel: str, look: Look) -> str:

@@ -15,7 +15,7 @@ PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside", "published")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class CellFigure:
     """A figure of a run; by default the headline.
 
     Attributes:
@@ -32,7 +32,7 @@ class Figure:
     points: tuple[str, ...] = ()
 
 
-HEADLINE = Figure()
+HEADLINE = CellFigure()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Column:
     """
 
     cell: str = ""
-    figure: Figure = HEADLINE
+    figure: CellFigure = HEADLINE
     mean_of: tuple[str, ...] = ()
 
 
@@ -78,7 +78,7 @@ class Printed:
     # int: whole numbers stay whole in JSON and CSV.
     rows: dict[str, dict[str, tuple[int | float | None, int | float | None]]] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)
-    figures: dict[str, tuple[str, Figure | None]] = field(default_factory=dict)
+    figures: dict[str, tuple[str, CellFigure | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unreachable: dict[str, dict[str, str]] = field(default_factory=dict)
 

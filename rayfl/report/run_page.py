@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.data.task import Figure
 from rayfl.evaluation.metrics import none_if_nan
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
@@ -31,23 +32,23 @@ from rayfl.report.page import (
     Sheet,
     SheetCell,
     count_cell,
+    figure_cell,
     heat_map,
     histogram,
     line_chart,
     number_cell,
-    percent_cell,
     render,
 )
 from rayfl.report.paper_tables import compare_runs, our_figure
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
-from rayfl.report.text import AVERAGE_NAMES, as_text, clock, percent, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, clock, size
 from rayfl.settings.description import flatten_config
 from rayfl.system.files import explain_read_errors, open_file
 from rayfl.system.text import one_line
 
 ROWS = 2000
-"""Most clients that a page lists: those with the lowest accuracy."""
+"""Most clients that a page lists: those with the worst figure."""
 LABELS = 2_000_000
 """Most cells in the map of labels; with more, groups of clients share a line."""
 WRITTEN = 1_000
@@ -90,7 +91,7 @@ def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
     partition, engine = known.partition, known.engine
     running = live is not None and not result.complete
     remarks = [one_line(text) for text in (partition or {}).get("remarks", ())]
-    accuracies = _last_accuracies(result)
+    figures, kind = _last_figures(result), result.figure_kind
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
     return render(
@@ -102,12 +103,12 @@ def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
         cards_of_run=_cards(result, engine),
         sentences=[one_line(text) for text in sentences(summary)],
         notes=[*_notes(result), *list_warnings(dict.fromkeys(remarks) | known.warnings)],
-        accuracies=_accuracy_sheets(result),
+        figures=_figure_sheets(result),
         printed=_beside_printed(result),
         curves=_curves(result),
-        clients=_client_sheet(result, partition, accuracies),
-        spread=_client_spread(accuracies),
-        worst=_worst_clients(accuracies),
+        clients=_client_sheet(result, partition, figures),
+        spread=_client_spread(figures, kind),
+        worst=_worst_clients(figures, kind),
         domains=_domain_sheet(result) if has_domains else None,
         skew=_skew(partition),
         labels=_label_map(partition),
@@ -139,15 +140,18 @@ def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: boo
 def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
     label = f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test")
-    accuracy = f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a"
-    cards = [(f"Test accuracy{label}", accuracy)]
+    kind = result.figure_kind
+    shown = f"{kind.shown(headline['figure'], headline['std'])}{kind.unit}" if headline else "n/a"
+    cards = [(f"Test {kind.name}{label}", shown)]
     if common := headline and headline.get("common"):
-        cards.append((f"Common test set (G){label}", f"{percent(common['accuracy'], common['std'])} %"))
+        both = f"{kind.shown(common['figure'], common['std'])}{kind.unit}"
+        cards.append((f"Common test set (G){label}", both))
     entry = view_summary(result)
     if entry and entry["last"]:
         last = entry["last"]
-        cards.append(("Last evaluation, ± over clients", f"{percent(last['mean'], last['std'])} %"))
-        cards.append(("Worst decile of the clients", f"{percent(last['worst_decile'])} %"))
+        mean, worst = kind.shown(last["mean"], last["std"]), kind.shown(last["worst_decile"])
+        cards.append(("Last evaluation, ± over clients", f"{mean}{kind.unit}"))
+        cards.append(("Worst decile of the clients", f"{worst}{kind.unit}"))
     cards += [
         ("Clients", f"{summary['clients']:,}"),
         ("Rounds", f"{summary['completed']:,} of {summary['rounds']:,}"),
@@ -190,8 +194,8 @@ def list_warnings(found: Mapping[str, None], most: int = 20) -> list[str]:
     return [*list(found)[:most], *more]
 
 
-def _accuracy_sheets(result: RunRecords) -> list[Sheet]:
-    sheets = []
+def _figure_sheets(result: RunRecords) -> list[Sheet]:
+    sheets, kind = [], result.figure_kind
     views = result.summary["views"]
     heads = ["mean over clients", "std over clients", "pooled", "worst decile"]
     for point in dict.fromkeys(entry["point"] for entry in views):
@@ -199,8 +203,8 @@ def _accuracy_sheets(result: RunRecords) -> list[Sheet]:
         shown = [e for e in views if e["point"] == point and e["last"]]
         for heading, (last,) in (row for entry in shown for row in view_metrics(entry, ["last"])):
             found = (last["mean"], last["std"], last["pooled"], last["worst_decile"])
-            rows.append([one_line(heading), *map(percent_cell, found)])
-        sheets.append(Sheet(f"Test accuracy in %, {as_text(point)}, last evaluation", ["view", *heads], rows))
+            rows.append([one_line(heading), *(figure_cell(each, kind) for each in found)])
+        sheets.append(Sheet(f"Test {kind.title}, {as_text(point)}, last evaluation", ["view", *heads], rows))
     return sheets
 
 
@@ -227,8 +231,11 @@ def _curves(result: RunRecords) -> list[Chart]:
         views = [view for at, view in history.views() if at == point]
         scores = _test_scores(history, {(point, view): view for view in views})
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
-        for quantity in ("accuracy", "loss", *metrics):
-            shown, unit = ("accuracy in %", "%") if quantity == "accuracy" else [one_line(quantity)] * 2
+        for quantity in ("figure", "loss", *metrics):
+            kind = result.figure_kind
+            shown, unit = kind.title, "%" if kind.percent else kind.name
+            if quantity != "figure":
+                shown = unit = one_line(quantity)
             lines = [
                 Line(heading, s.rounds + 1, values_over_rounds(result, s, quantity, split))
                 for heading, split, s in scores
@@ -250,27 +257,28 @@ def _test_scores(history: History, headings: Mapping[tuple[str, str], str]) -> l
     ]
 
 
-def _last_accuracies(result: RunRecords) -> np.ndarray:
-    """Return the last test accuracies in per cent of the headline's view, [clients]; NaN without a score."""
+def _last_figures(result: RunRecords) -> np.ndarray:
+    """Return the last test figures, as printed, of the headline's view, [clients]; NaN without a score."""
     scores = counted_view(result)
     if scores is None or not len(scores.rounds):
         return np.full(len(result.history.population), np.nan)
-    return 100 * scores.accuracy[-1]
+    return result.figure_kind.scale * scores.figure[-1]
 
 
-def _client_spread(accuracies: np.ndarray) -> Chart | None:
-    known = accuracies[np.isfinite(accuracies)]
+def _client_spread(figures: np.ndarray, kind: Figure) -> Chart | None:
+    known = figures[np.isfinite(figures)]
     if not len(known):
         return None
-    parts = f"{known.min():.2f} to {known.max():.2f} %, median {np.median(known):.2f} %"
-    return histogram(f"Test accuracy of {len(known):,} clients, last evaluation: {parts}", known)
+    least, most, middle = map(kind.text, (known.min(), known.max(), float(np.median(known))))
+    parts = f"{least} to {most}{kind.unit}, median {middle}{kind.unit}"
+    return histogram(f"Test {kind.name} of {len(known):,} clients, last evaluation: {parts}", known, kind)
 
 
-def _worst_clients(accuracies: np.ndarray) -> str:
-    order = np.argsort(accuracies, kind="stable")
-    order = order[np.isfinite(accuracies[order])][: min(WORST, -(-len(accuracies) // 4))]
-    named = ", ".join(f"client {i} ({accuracies[i]:.2f} %)" for i in order)
-    return f"Lowest test accuracy: {named}." if named else ""
+def _worst_clients(figures: np.ndarray, kind: Figure) -> str:
+    order = np.argsort(kind.sign * figures, kind="stable")
+    order = order[np.isfinite(figures[order])][: min(WORST, -(-len(figures) // 4))]
+    named = ", ".join(f"client {i} ({kind.text(figures[i])}{kind.unit})" for i in order)
+    return f"{'Lowest' if kind.higher else 'Highest'} test {kind.name}: {named}." if named else ""
 
 
 def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
@@ -283,19 +291,20 @@ def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
 
 
 def _client_sheet(
-    result: RunRecords, partition: Mapping[str, Any] | None, accuracies: np.ndarray
+    result: RunRecords, partition: Mapping[str, Any] | None, figures: np.ndarray
 ) -> Sheet | None:
-    """Return a line per client; of many clients, only those with the lowest accuracy."""
+    """Return a line per client; of many clients, only those with the worst figure."""
     history, population = result.history, result.history.population
     if not len(population):
         return None
     reported = _test_scores(history, _reported_views(result))
     rounds = history.times
     order = np.arange(len(population))
-    caption = f"Clients: test accuracy in %, {as_text(result.protocol.point)}, last evaluation"
+    kind = result.figure_kind
+    caption = f"Clients: test {kind.title}, {as_text(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
-        order = np.sort(np.argsort(accuracies, kind="stable")[:ROWS])  # NaN comes last
-        caption += f"; the {ROWS:,} lowest of {len(population):,}"
+        order = np.sort(np.argsort(kind.sign * figures, kind="stable")[:ROWS])  # NaN comes last
+        caption += f"; the {ROWS:,} {'lowest' if kind.higher else 'highest'} of {len(population):,}"
     classes = _classes(partition)
     rows: list[Row] = [
         [
@@ -304,7 +313,7 @@ def _client_sheet(
             *(count_cell(population.samples[split][i]) for split in ("train", "val", "test")),
             count_cell(classes[i]) if i < len(classes) else SheetCell("", None),
             count_cell(rounds[i]),
-            *(percent_cell(none_if_nan(scores.accuracy[-1, i])) for _, _, scores in reported),
+            *(figure_cell(none_if_nan(scores.figure[-1, i]), kind) for _, _, scores in reported),
         ]
         for i in order.tolist()
     ]
@@ -328,13 +337,16 @@ def _domain_sheet(result: RunRecords) -> Sheet | None:
         [
             one_line(name),
             count_cell(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
-            *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries.values()),
+            *(
+                figure_cell(entry["last"]["domains"][name]["mean"], result.figure_kind)
+                for entry in entries.values()
+            ),
         ]
         for name in next(iter(entries.values()))["last"]["domains"]
     ]
     heads = ["domain", "clients", *(reported[place] for place in entries)]
     when = as_text(result.protocol.point)
-    caption = f"Test accuracy in % per domain, {when}, mean over clients, last evaluation"
+    caption = f"Test {result.figure_kind.title} per domain, {when}, mean over clients, last evaluation"
     return Sheet(caption, heads, rows)
 
 

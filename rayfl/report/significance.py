@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.system.text import counted
 
 FEWEST = 3
@@ -144,14 +145,14 @@ def describe_intervals(seeds: Iterable[int]) -> list[str]:
     return [f"The 95 % interval of a mean is its ± times {', '.join(widths)}."] if widths else []
 
 
-def ranks(values: Mapping[str, float | None]) -> dict[str, str]:
+def ranks(values: Mapping[str, float | None], kind: Figure = ACCURACY) -> dict[str, str]:
     """Return which keys have the "best" and the "second" value.
 
-    Values are compared as shown, with two decimals. Equal values share a rank. There are no ranks if all
+    Values are compared as shown. Equal values share a rank. There are no ranks if all
     values are equal or only one is known.
     """
-    shown = {key: round(value, 2) for key, value in values.items() if value is not None}
-    levels = sorted(set(shown.values()), reverse=True)
+    shown = {key: float(kind.text(value)) for key, value in values.items() if value is not None}
+    levels = sorted(set(shown.values()), reverse=kind.higher)
     if len(levels) < 2:
         return {}
     names = dict(zip(levels, ("best", "second")))

@@ -7,14 +7,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
-from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, percent, plain_table, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, plain_table, size
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted, one_line
 
 
 def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the accuracies of a run, as ``summary.json`` holds them, in per cent.
+    """Print the figures of a run, as ``summary.json`` holds them, shares in per cent.
 
     First comes a table per evaluation point, with a row per view and average and a column per choice of
     rounds; then the same per domain for the headline's view; then the headline.
@@ -34,6 +35,11 @@ def final_table(summary: Mapping[str, Any], console: Console | None = None) -> N
         console.print(Text(line), soft_wrap=True)
 
 
+def figure_kind(summary: Mapping[str, Any]) -> Figure:
+    """Return the figure of a run by its summary."""
+    return Figure(**found) if (found := summary.get("figure")) else ACCURACY
+
+
 def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the choices of rounds of a summary, and their headings of two lines, above some of its views."""
     window = min(summary["length"], summary["completed"])
@@ -48,16 +54,17 @@ def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, 
 
 
 def _view_table(summary: Mapping[str, Any], point: str) -> Table:
-    title = f"Test accuracy in %, {as_text(point)}"
+    kind = figure_kind(summary)
+    title = f"Test {kind.title}, {as_text(point)}"
     entries = [v for v in summary["views"] if v["point"] == point]
     choices = _choice_headings(summary, entries)
-    table = _accuracy_table(title, ["view", "average"], choices.values())
+    table = _figure_table(title, ["view", "average"], choices.values())
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
     for heading, chosen in (row for entry in entries for row in view_metrics(entry, choices)):
         if table.row_count:
             table.add_section()
         for name, text in names.items():
-            cells = [percent(found[name] if found else None) for found in chosen]
+            cells = [kind.shown(found[name] if found else None) for found in chosen]
             table.add_row(heading if name == "mean" else "", text, *cells)
     return table
 
@@ -75,25 +82,26 @@ def view_metrics(entry: Mapping[str, Any], choices: Iterable[str]) -> list[tuple
 
 
 def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
-    title = f"Test accuracy in % per domain, {entry['view']}, mean over clients"
+    kind = figure_kind(summary)
+    title = f"Test {kind.title} per domain, {entry['view']}, mean over clients"
     choices = _choice_headings(summary, [entry])
-    table = _accuracy_table(title, ["domain", "clients"], choices.values())
+    table = _figure_table(title, ["domain", "clients"], choices.values())
     means: dict[str, list[float]] = {c: [] for c in choices}
     for name, domain in entry["last"]["domains"].items():
         cells = []
         for choice in choices:
             mean = entry[choice]["domains"][name]["mean"] if entry[choice] else None
-            cells.append(percent(mean))
+            cells.append(kind.shown(mean))
             if mean is not None:
                 means[choice].append(mean)
         table.add_row(name, str(domain["clients"]), *cells)
     table.add_section()
     found = [sum(m) / len(m) if m else None for m in means.values()]
-    table.add_row("mean of domains", "", *map(percent, found))
+    table.add_row("mean of domains", "", *map(kind.shown, found))
     return table
 
 
-def _accuracy_table(title: str, labels: Iterable[str], numbers: Iterable[str]) -> Table:
+def _figure_table(title: str, labels: Iterable[str], numbers: Iterable[str]) -> Table:
     table = plain_table(title)
     for label in labels:
         table.add_column(label, vertical="bottom")
@@ -109,12 +117,14 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     if headline is None:
         lines.append(f"Protocol {summary['protocol']}: n/a, no score that it counts.")
     else:
-        accuracy = percent(headline["accuracy"], headline["std"])
-        lines.append(f"Protocol {summary['protocol']}: {accuracy} %, {headline_source(headline)}.")
+        kind = figure_kind(summary)
+        what = "" if kind == ACCURACY else f"{kind.name} "
+        value = f"{what}{kind.shown(headline['figure'], headline['std'])}{kind.unit}"
+        lines.append(f"Protocol {summary['protocol']}: {value}, {headline_source(headline)}.")
         if common := headline.get("common"):
             p, g = (
-                f"{percent(found['accuracy'], found['std'])} %, {counted(found['clients'], 'client')}"
-                for found in (headline, common)
+                f"{kind.shown(each['figure'], each['std'])}{kind.unit}, {counted(each['clients'], 'client')}"
+                for each in (headline, common)
             )
             lines.append(f"Own test data (P): {p}; common test set (G): {g}.")
         if measures := headline.get("measures"):

@@ -19,12 +19,20 @@ from rayfl.report.page import (
     Row,
     Sheet,
     SheetCell,
+    figure_cell,
     line_chart,
     number_cell,
-    percent_cell,
     render,
 )
-from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
+from rayfl.report.paper_tables import (
+    Entry,
+    cell_of,
+    column_ranks,
+    entry_titles,
+    footnotes,
+    our_figure,
+    warnings_of,
+)
 from rayfl.report.printed import Printed
 from rayfl.report.run_page import engine_lines, list_warnings, log_warnings
 from rayfl.report.text import clock, size
@@ -85,7 +93,7 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
             mean = entry.mean if entry else None
             cells.append(SheetCell(our_figure(entry), mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
-    caption = "Test accuracy in %; the best of a column, on the same data, is bold"
+    caption = f"Test {entry_titles(entries)}; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
 
 
@@ -99,7 +107,7 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
             SheetCell(our_figure(entry), entry.mean),
             number_cell(entry.interval),
             *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
-            *(number_cell(entry.further.get(name), 2 if name in FURTHER else 4) for name in further),
+            *(_further_cell(entry, name) for name in further),
             ", ".join(map(str, entry.seeds)),
             one_line("; ".join(entry.warnings)),
         ]
@@ -112,23 +120,29 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
         "seeds",
         "warnings",
     ]
-    return Sheet("Every cell; accuracies in %", heads, rows, search=True)
+    return Sheet(f"Every cell; {entry_titles(entries)}", heads, rows, search=True)
+
+
+def _further_cell(entry: Entry, name: str) -> SheetCell:
+    value = entry.further.get(name)
+    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
 
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
-    """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
+    """Return a chart per column: the figures of the rows over rounds, means over seeds."""
     found = []
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
         rows = group_by(cells, lambda run: cell_of(run)[0])
         lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
-        best = sorted(lines, key=lambda line: -line.y[-1])[:LOOKS]
+        kind = cells[0].figure_kind
+        best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
-        found.append(line_chart(f"Test accuracy in %, {column}, mean over seeds{which}", best, "%"))
+        found.append(line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.title))
     return [chart for chart in found if chart is not None]
 
 
 def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
-    """Return the mean of the headline views' accuracies over the evaluations that all runs have."""
+    """Return the mean of the headline views' figures over the evaluations that all runs have."""
     if conflicts_of(runs, cell_of):
         return None
     curves = []
@@ -151,15 +165,16 @@ def link(folder: Path, home: Path) -> str:
 
 def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     rows: list[Row] = []
+    figures = " or ".join(dict.fromkeys(run.figure_kind.title for run in runs))
     for run in runs:
         cell, summary = run.config["cell"], run.summary
         seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))
-        accuracy = percent_cell((summary["headline"] or {}).get("accuracy"))
+        figure = figure_cell((summary["headline"] or {}).get("figure"), run.figure_kind)
         rows.append(
             [
                 SheetCell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
                 SheetCell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
-                replace(accuracy, text=accuracy.text + "¶" * (run.protocol.choose == "best_test")),
+                replace(figure, text=figure.text + "¶" * (run.protocol.choose == "best_test")),
                 SheetCell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
                 SheetCell(size(summary["up"]), float(summary["up"])),
                 SheetCell(size(summary["down"]), float(summary["down"])),
@@ -167,5 +182,5 @@ def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
                 SheetCell(str(summary["dropped"]), float(summary["dropped"])),
             ]
         )
-    heads = ["run", "seed", "accuracy in %", "rounds", "sent", "received", "time", "updates dropped"]
+    heads = ["run", "seed", figures, "rounds", "sent", "received", "time", "updates dropped"]
     return Sheet("Every run, with its own page", heads, rows, search=True)

@@ -52,12 +52,6 @@ def number(mean: float | None, std: float | None = None, decimals: int = 2) -> s
     return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
 
 
-def percent(accuracy: float | None, std: float | None = None) -> str:
-    """Return an accuracy in [0, 1] as a percentage, with its deviation if there is one."""
-    mean, deviation = (None if x is None else 100 * x for x in (accuracy, std))
-    return number(mean, deviation)
-
-
 def size(count: float | None) -> str:
     """Return a number of bytes in the largest decimal unit that leaves at least 1; n/a: no number."""
     if count is None:

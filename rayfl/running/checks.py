@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+import torch
 
 from rayfl.data import FederatedData
 from rayfl.data.federated import LEAST_TEST
@@ -24,6 +25,7 @@ from rayfl.system.own_code import is_own
 from rayfl.system.text import closest_name, counted, did_you_mean, short_repr
 from rayfl.training import Net, Training
 from rayfl.training.context import Context
+from rayfl.training.examples import Examples
 from rayfl.training.losses import resolve_loss
 from rayfl.training.sums import Reduction
 
@@ -36,8 +38,9 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         check_class(type(each))
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
-    loss = resolve_loss(plan.training.loss)
-    loss.check(data.dataset.classes)
+    _check_task(method, data)
+    loss = resolve_loss(plan.training.loss, data.dataset.task)
+    loss.check(data.dataset)
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
     for setting, wanted in method.facts.works_with.items():
@@ -53,6 +56,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
         if is_own_net(net):
             try_steps(built, str(net), plan, data)
+    _check_outputs(plan, nets, data)
     if own:
         try_prepare(method, context)
     if not all(isinstance(each, Reduction) for each in method.uploads(context).values()):
@@ -73,11 +77,11 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         if plan.finetune.epochs:
             plan.finetune.check(method, scores)
     _check_headline(method, protocol, data, plan.finetune)
-    try_measures(measures(plan.metrics, data.dataset.classes), data)
+    try_measures(measures(plan.metrics, data.dataset), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
         raise Conflict(
             "protocol",
-            f"{protocol} goes by validation accuracy, and the data have no validation split",
+            f"{protocol} goes by validation data, and the data have no validation split",
             "set data.val_fraction, for example to 0.1, or choose another protocol",
         )
     names = [str(net) for net in plan.nets]
@@ -234,6 +238,34 @@ def _check_batches(
         "BatchNorm has poor statistics: choose another training.batch_size, or "
         "training.last_batch=drop, should accuracy break down"
     ]
+
+
+def _check_outputs(plan: Plan, nets: Sequence[Net], data: FederatedData) -> None:
+    """Refuse nets whose scores are not where the targets ask for them."""
+    dataset, positions = data.dataset, data.dataset.task.kind == "positions"
+    examples = Examples(dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    x, y = examples.batch(torch.zeros(2, dtype=torch.int64))
+    wanted = [2, *(y.shape[1:] if positions else ()), dataset.outputs]
+    for net, name in dict(zip(nets, plan.nets, strict=True)).items():
+        if not positions and not is_own_net(name):  # rayfl's own give one row for each input
+            continue
+        with torch.no_grad():
+            found = list(net.eval(net.initial(plan.seed), x).shape)
+        if found != wanted:
+            problem = f"{name}: of two inputs it gives scores {found}, and the targets need {wanted}"
+            raise Conflict("net", problem, "choose CharLSTM with net.positions, or one of your own")
+
+
+def _check_task(method: Method, data: FederatedData) -> None:
+    """Refuse a method whose formulas have no meaning for what is learned."""
+    kind, known = data.dataset.task.kind, method.facts.tasks
+    if kind not in known:
+        fitting = sorted(name for name, each in METHODS.items() if kind in each().facts.tasks)
+        raise Conflict(
+            "method",
+            f"is {method}, which is for {' and '.join(known)}, and the targets are {kind}",
+            f"choose one of {', '.join(fitting)}",
+        )
 
 
 def _last_batch(training: Training, samples: int) -> int:

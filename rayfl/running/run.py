@@ -30,7 +30,7 @@ from rayfl.engine.travel import RoundResult
 from rayfl.errors import BadValue, Shortage
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import or_none
-from rayfl.evaluation.metrics import Validation, client_accuracies
+from rayfl.evaluation.metrics import Validation, client_figures
 from rayfl.methods.base import has_exchange
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -477,13 +477,13 @@ class Rounds(Run):
             self._saved = self._done
             log.debug("checkpoint after %d rounds", self._done)
 
-    def accuracies(self, split: str = "test") -> dict[int, float]:
-        """Return client -> accuracy of the last evaluation, of the view that the protocol reports."""
+    def figures(self, split: str = "test") -> dict[int, float]:
+        """Return client -> figure of the last evaluation, of the view that the protocol reports."""
         if self._evaluated is None:
             self._evaluated = {}
             for record in self.records():  # of an earlier process
                 self._evaluated = record if "evaluation" in record else self._evaluated
-        return client_accuracies(self._evaluated, self.population, self.protocol, split)
+        return client_figures(self._evaluated, self.population, self.protocol, split)
 
     def models(self) -> Models:
         """Return the models of all clients as they are now."""

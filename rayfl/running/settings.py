@@ -104,7 +104,7 @@ class RunSettings(Settings, place=""):
     protocol: Protocol = DEFAULT_PROTOCOL
     """The rule that says which model is scored, when, and which number is the reported metric."""
     metrics: list[str] = field(default_factory=list)
-    """Further metrics of each client's scores, which are recorded beside accuracy and loss: ``f1`` (macro),
+    """Further metrics of each client's scores, which are recorded beside the figure and loss: ``f1`` (macro),
     ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and
     labels [n].
     """

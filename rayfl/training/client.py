@@ -42,7 +42,7 @@ _NO_NETS: dict[str, Net] = {}
 class Client:
     """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
-    ``net``, ``nets``, ``context``, ``loss``, ``loss_of`` and ``losses_of`` may be used inside a loss.
+    ``net``, ``nets``, ``context``, ``task``, ``loss``, ``loss_of`` and ``losses_of`` may be used in a loss.
     Everything else differs between clients and must be read outside and handed to ``fit`` as ``extra``: under
     stacked execution one loss serves many clients, so reading it inside a loss raises.
 
@@ -50,7 +50,7 @@ class Client:
         id: the client's number.
         net: the net as a function of its weights.
         initial: the initial weights, the same for all clients with this net.
-        examples: the dataset's inputs and labels.
+        examples: the dataset's inputs and targets.
         indices: int64 [n], the client's training samples in the dataset.
         class_counts: int64 [classes], training samples per class, on the device of the weights.
         training: the shared settings.
@@ -60,6 +60,9 @@ class Client:
         nets: what the method has besides the client's net, by option.
         rounds: how many the run has.
         context: the facts of the run.
+
+    Attributes:
+        task: what is learned, the same for every client; it says how far two models' scores are apart.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class Client:
             # training.bn_single=eval; otherwise the run was refused before it started
             net, self.nets = net.eval, {name: other.eval for name, other in self.nets.items()}
         self.net = net
-        self._loss = resolve_loss(training.loss)
+        self.task = examples.task
+        self._loss = resolve_loss(training.loss, self.task)
         self._id = id
         self._initial = initial
         self._examples = examples
@@ -123,12 +127,19 @@ class Client:
     @property
     def class_counts(self) -> Tensor:
         """The number of training samples per class, int64 [classes]."""
+        self._check_classes("class_counts")
         return _outside_loss(self._class_counts, "class_counts")
 
     @property
     def classes(self) -> int:
         """The number of classes of the data set."""
+        self._check_classes("classes")
         return len(self._class_counts)
+
+    def _check_classes(self, member: str) -> None:
+        if self.task.kind != "classes":
+            problem = f"is read by the method, and the targets are {self.task.kind}"
+            raise BadCode(f"client.{member}", problem, "let the method's facts.tasks have classes alone")
 
     @property
     def lr(self) -> float:
@@ -169,15 +180,15 @@ class Client:
         return self.loss_of(self.net(w, batch.x), batch)
 
     def loss_of(self, scores: Tensor, batch: Batch) -> Tensor:
-        """Return the run's loss of scores, [B, classes], of a batch, the mean over its samples."""
+        """Return the run's loss of scores, [B, outputs], of a batch, the mean over its samples."""
         return self._loss.mean(scores, batch.y, batch.counts)
 
     def losses_of(self, scores: Tensor, batch: Batch) -> Tensor:
-        """Return the run's loss of scores, [B, classes], of a batch, sample by sample: [B]."""
+        """Return the run's loss of scores, [B, outputs], of a batch, sample by sample: [B]."""
         return self._loss.per_sample(scores, batch.y, batch.counts)
 
     def eval(self, w: Params, x: Tensor, net: str | None = None) -> NetCall:
-        """Return what gives the scores, [B, classes], in evaluation mode, once ``Method.scores`` awaits it.
+        """Return what gives the scores, [B, outputs], in evaluation mode, once ``Method.scores`` awaits it.
 
         Args:
             w: the weights.
@@ -311,7 +322,7 @@ class Client:
         """
         indices = self._split("total", split)
         if of_class is not None:
-            indices = indices[self._examples.labels(indices) == of_class]
+            indices = indices[self._examples.targets(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
         if batches is not None:
             parts = (next(self._passes(0, indices=indices)) if split == "train" else parts)[:batches]

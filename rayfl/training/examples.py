@@ -20,7 +20,7 @@ from rayfl.training.state import as_tensor, move_together
 
 
 class Examples:
-    """A dataset's inputs and labels as tensors, delivered by index, normalised, in the layout of the nets.
+    """A dataset's inputs and targets as tensors, delivered by index, normalised, in the layout of the nets.
 
     Args:
         dataset: the data; its arrays are shared, not copied, on the CPU.
@@ -35,10 +35,12 @@ class Examples:
         self.device = device
         self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
+        self.task = dataset.task
+        inputs, targets = as_tensor(dataset.inputs), as_tensor(dataset.targets)
+        targets = targets if targets.dtype == torch.int64 else targets.to(dtype)
         if device.type != "cpu" and _can_fit(inputs, device):
-            inputs, labels = inputs.to(device), labels.to(device)
-        self._inputs, self._labels = inputs, labels
+            inputs, targets = inputs.to(device), targets.to(device)
+        self._inputs, self._targets = inputs, targets
         self._dtype = torch.int64 if inputs.dtype == torch.int64 else dtype
         self._images = inputs.dim() == 4
         std = torch.tensor(dataset.std, dtype=torch.float64)
@@ -57,9 +59,13 @@ class Examples:
         return max(1, math.prod(self._inputs.shape[1:]) * self._dtype.itemsize)
 
     def unlabelled(self) -> "Examples":
-        """Return the same inputs as they are, never augmented, with the label -1, which no loss takes."""
+        """Return the same inputs as they are, never augmented, with targets of which no loss makes anything.
+
+        They are -1, and NaN in the place of numbers.
+        """
         examples = copy.copy(self)
-        examples._labels = torch.full_like(self._labels, -1)
+        none = math.nan if self._targets.is_floating_point() else -1
+        examples._targets = torch.full_like(self._targets, none)
         examples._augment = "none"
         return examples
 
@@ -69,9 +75,9 @@ class Examples:
             memory_format=self._layout if tensor.dim() == 4 else torch.contiguous_format
         )
 
-    def labels(self, indices: Tensor) -> Tensor:
-        """Return the labels for indices, both int64 [n] on the CPU."""
-        return self._labels[indices.to(self._labels.device)].cpu()
+    def targets(self, indices: Tensor) -> Tensor:
+        """Return the targets [n, ...] for indices, int64 [n], both on the CPU."""
+        return self._targets[indices.to(self._targets.device)].cpu()
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Return inputs as nets take them: bytes scaled to [0, 1] and normalised, others as they are.
@@ -99,7 +105,7 @@ class Examples:
         return move_together(made, self.device)
 
     def batch(self, indices: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels.
+        """Return inputs and targets.
 
         Args:
             indices: int64 [...], on the CPU or at ``home``.
@@ -107,7 +113,7 @@ class Examples:
                 are.
 
         Returns:
-            Inputs [..., *shape] and labels, int64 [...].
+            Inputs [..., *shape] and targets [..., *their shape].
         """
         where = indices.reshape(-1).to(self._inputs.device)
         inputs = self._inputs.index_select(0, where).to(self.device)
@@ -117,11 +123,11 @@ class Examples:
         x = self.normalised(inputs)
         if blank is not None:
             x.masked_fill_(blank, 0)
-        y = self._labels.index_select(0, where).to(self.device)
+        y = self._targets.index_select(0, where).to(self.device)
         x = x.contiguous(memory_format=self._layout if self._images else torch.contiguous_format)
         if indices.dim() == 1:
             return x, y
-        return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
+        return x.view(*indices.shape, *x.shape[1:]), y.view(*indices.shape, *y.shape[1:])
 
 
 def _can_fit(inputs: Tensor, device: torch.device) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar
+from abc import ABC
+from typing import Annotated, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.errors import BadCode, BadValue
-from rayfl.settings import Value, at_least, below
+from rayfl.data import Dataset
+from rayfl.data.task import NOT_ASKED, Kind, Task
+from rayfl.errors import BadCode, BadValue, Conflict
+from rayfl.settings import Value, above, at_least, below
 from rayfl.settings.imports import import_by_path
 from rayfl.system.text import short_repr
 
@@ -21,52 +23,67 @@ TRIED_CALLS = 32
 class Loss(Value, ABC, place="training.loss"):
     """Base of all losses; one of your own overrides ``per_sample``, or is a function of scores and targets.
 
+    One that needs a whole batch overrides ``mean`` instead.
+
     Attributes:
         uses_counts: whether ``per_sample`` is given the client's training samples per class.
+        kinds: of the targets that it goes with.
     """
 
     uses_counts: ClassVar[bool] = False
+    kinds: ClassVar[tuple[Kind, ...]] = get_args(Kind)
 
-    @abstractmethod
     def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the loss of each sample, [B].
 
         Args:
-            scores: logits, [B, classes].
-            targets: the classes, int64 [B].
+            scores: of a net, such as logits, [B, outputs].
+            targets: [B, ...], see :class:`rayfl.data.task.Task`; truth values are numbers, 0 and 1.
             counts: int64 [classes]; None where the loss does not use them.
         """
+        raise Conflict(
+            "training.loss", f"is {self}, of whole batches", "the method needs one of single samples"
+        )
 
     def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the mean over the samples."""
         return self.per_sample(scores, targets, counts).mean()
 
-    def check(self, classes: int) -> None:
+    @property
+    def of_batch(self) -> bool:
+        """Whether there is no loss of a single sample."""
+        return type(self).per_sample is Loss.per_sample
+
+    def check(self, dataset: Dataset) -> None:
         """Refuse one that does not give each sample a loss of its own, remembers calls, or draws.
 
         Args:
-            classes: of the data.
+            dataset: whose targets are tried.
         """
+        outputs, tried = dataset.outputs, torch.from_numpy(dataset.targets[: dataset.outputs + 2])
+        if dataset.task.kind == "classes":
+            tried = torch.arange(outputs + 2) % outputs
+        targets = tried.float() if tried.dtype == torch.bool else tried
+        inside = targets.shape[1:] if dataset.task.kind == "positions" else ()
         draw = torch.Generator().manual_seed(0)
-        count = classes + 2
-        scores = torch.randn(count, classes, generator=draw, requires_grad=True)
-        targets, counts = torch.arange(count) % classes, torch.ones(classes, dtype=torch.int64)
+        scores = torch.randn(len(targets), *inside, outputs, generator=draw, requires_grad=True)
+        counts = torch.ones(outputs, dtype=torch.int64)
+        call = self.mean if self.of_batch else self.per_sample
         try:
-            whole, first = (
-                self.per_sample(scores, targets, counts),
-                self.per_sample(scores[:1], targets[:1], counts),
-            )
+            whole, first = call(scores, targets, counts), call(scores[:1], targets[:1], counts)
             (slope,) = torch.autograd.grad(whole.sum(), scores)
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                again = [self.per_sample(scores, targets, counts) for _ in range(TRIED_CALLS)]
+                again = [call(scores, targets, counts) for _ in range(TRIED_CALLS)]
         except Exception as error:
             problem = f"is {self}, which raises {type(error).__name__}: {error}"
             raise BadCode("training.loss", problem) from error
-        if whole.shape != (count,) or not torch.allclose(whole[:1], first) or not slope.any():
+        each = self.of_batch or (whole.shape == (len(targets),) and torch.allclose(whole[:1], first))
+        if not each or (self.of_batch and whole.dim()) or not slope.any():
             raise BadCode(
                 "training.loss",
-                f"is {self}, which returns {short_repr(whole.detach())} for {count} samples",
-                "it must return the loss of each sample, [B], by its own scores and target",
+                f"is {self}, which returns {short_repr(whole.detach())} for {len(targets)} samples",
+                "it must return the loss of each sample, [B], by its own scores and target; a class may "
+                "override mean instead, the loss of a batch",
             )
         if not all(torch.equal(each, again[0]) for each in again):
             raise BadCode(
@@ -77,7 +94,9 @@ class Loss(Value, ABC, place="training.loss"):
 
 
 class CrossEntropy(Loss):
-    """The cross-entropy."""
+    """The cross-entropy; of positions the mean over those where a class is asked for."""
+
+    kinds = ("classes", "positions")
 
     label_smoothing: Annotated[float, at_least(0), below(1)] = 0.0
     """Share of each target that is spread evenly over all classes."""
@@ -93,13 +112,14 @@ class CrossEntropy(Loss):
         weights = None
         if self.class_weights is not None:
             weights = torch.tensor(self.class_weights, dtype=scores.dtype, device=scores.device)
-        return F.cross_entropy(
-            scores, targets, weights, reduction="none", label_smoothing=self.label_smoothing
+        each = F.cross_entropy(
+            scores.movedim(-1, 1), targets, weights, reduction="none", label_smoothing=self.label_smoothing
         )
+        return over_positions(each, targets)
 
     def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the mean over the samples, in one call where PyTorch means the same by it."""
-        if self.class_weights is not None:
+        if self.class_weights is not None or targets.dim() > 1:
             return super().mean(scores, targets)
         return F.cross_entropy(scores, targets, label_smoothing=self.label_smoothing)
 
@@ -107,14 +127,17 @@ class CrossEntropy(Loss):
 class Focal(Loss):
     """The focal loss (Lin et al., ICCV 2017): (1 - p)^gamma times the cross-entropy, p at the target."""
 
+    kinds = ("classes", "positions")
+
     gamma: Annotated[float, at_least(0)] = 2.0
     """How little samples count that are classified well; 0 is the cross-entropy."""
 
     def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the paper's eq. 4."""
-        plain = F.cross_entropy(scores, targets, reduction="none")
+        plain = F.cross_entropy(scores.movedim(-1, 1), targets, reduction="none")
         missing = -torch.expm1(-plain)  # 1 - p
-        return missing.clamp(min=torch.finfo(missing.dtype).tiny) ** self.gamma * plain
+        each = missing.clamp(min=torch.finfo(missing.dtype).tiny) ** self.gamma * plain
+        return over_positions(each, targets)
 
 
 class BalancedSoftmax(Loss):
@@ -123,6 +146,7 @@ class BalancedSoftmax(Loss):
     """
 
     uses_counts = True
+    kinds = ("classes",)
 
     def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the paper's eq. 4; classes that the client lacks take no part.
@@ -133,6 +157,53 @@ class BalancedSoftmax(Loss):
         known = counts[targets] > 0
         balanced = torch.where(known[:, None], scores + log_counts(counts, scores), scores)
         return F.cross_entropy(balanced, targets, reduction="none")
+
+
+class MSE(Loss):
+    """The squared error, of several numbers its mean."""
+
+    kinds = ("numbers",)
+
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Return the square of what is wrong."""
+        return (scores - targets).square().mean(1)
+
+
+class MAE(Loss):
+    """The absolute error, of several numbers its mean."""
+
+    kinds = ("numbers",)
+
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Return the size of what is wrong."""
+        return (scores - targets).abs().mean(1)
+
+
+class Huber(Loss):
+    """Half the squared error up to ``delta``, and linear beyond (Huber, 1964)."""
+
+    kinds = ("numbers",)
+
+    delta: Annotated[float, above(0)] = 1.0
+    """Where it becomes linear."""
+
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Return the mean over numbers."""
+        return F.huber_loss(scores, targets, reduction="none", delta=self.delta).mean(1)
+
+
+class BCE(Loss):
+    """The cross-entropy of every label, there or not, and their mean."""
+
+    kinds = ("labels",)
+
+    pos_weight: Annotated[float, above(0)] = 1.0
+    """Factor on the losses of labels that are there, which may be rare."""
+
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Return the mean over labels."""
+        there = F.logsigmoid(scores) * targets * self.pos_weight
+        return -(there + F.logsigmoid(-scores) * (1 - targets)).mean(1)
 
 
 class _OwnLoss(Loss):
@@ -151,6 +222,32 @@ def log_counts(counts: Tensor, like: Tensor) -> Tensor:
     return counts.to(like).log().clamp(min=-1e9)
 
 
-def resolve_loss(loss: Loss | str) -> Loss:
-    """Return the loss of a setting, which may name a function."""
-    return _OwnLoss(path=loss) if isinstance(loss, str) else loss
+LOSSES: dict[str, type[Loss]] = {
+    known.__name__: known for known in (CrossEntropy, Focal, BalancedSoftmax, MSE, MAE, Huber, BCE)
+}
+"""Those that come with rayfl, by name."""
+
+
+def over_positions(losses: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over the positions of each sample where a class is asked for: [B], of [B, ...]."""
+    if targets.dim() == 1:
+        return losses
+    asked = (targets != NOT_ASKED).flatten(1)
+    return losses.flatten(1).sum(1) / asked.sum(1).clamp(min=1)
+
+
+def resolve_loss(loss: Loss | str | None, task: Task) -> Loss:
+    """Return the loss of a setting, which may name a function, or leave it to the task.
+
+    Raises:
+        Conflict: it is not for such targets.
+    """
+    if loss is None:
+        known = LOSSES.get(task.loss) or import_by_path(task.loss)
+        return known() if isinstance(known, type) else _OwnLoss(path=task.loss)
+    found = _OwnLoss(path=loss) if isinstance(loss, str) else loss
+    if task.kind not in found.kinds:
+        fitting = [name for name, known in LOSSES.items() if task.kind in known.kinds]
+        problem = f"is {found}, and the targets are {task.kind}"
+        raise Conflict("training.loss", problem, f"leave it out, or choose one of {', '.join(fitting)}")
+    return found

@@ -23,7 +23,7 @@ Cut = Literal["last_layer", "fc_stack"]
 
 
 class Batch(NamedTuple):
-    """What a loss gets: inputs x [B, ...], labels y int64 [B], and the step's noise key (0-d int64).
+    """What a loss gets: inputs x [B, ...], targets y [B, ...], and the step's noise key (0-d int64).
 
     ``counts`` are the client's training samples per class, int64 [classes], where the run's loss uses them.
     """

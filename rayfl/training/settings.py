@@ -9,11 +9,11 @@ from rayfl.errors import BadValue, Conflict
 from rayfl.randomness import generator
 from rayfl.settings import above, at_least, below
 from rayfl.settings.base import Value
-from rayfl.training.losses import CrossEntropy, Loss
+from rayfl.training.losses import Loss
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
 
-_SGD, _CONSTANT, _CROSS_ENTROPY = SGD(), Constant(), CrossEntropy()
+_SGD, _CONSTANT = SGD(), Constant()
 
 
 class Training(Value, place="training"):
@@ -56,9 +56,11 @@ class Training(Value, place="training"):
     """Weight decay of the optimiser."""
     clip: Annotated[float, at_least(0), "0: no clipping"] = 0.0
     """Largest Euclidean norm of a net's gradient; a larger gradient is scaled down to it."""
-    loss: Loss | str = _CROSS_ENTROPY
-    """What training makes small: ``CrossEntropy``, ``Focal``, ``BalancedSoftmax``, or the import path of a
-    function of your own of scores [B, classes] and targets [B] that returns the losses of the samples, [B].
+    loss: Loss | str | None = None
+    """What training makes small: of classes ``CrossEntropy``, ``Focal``, ``BalancedSoftmax``; of numbers
+    ``MSE``, ``MAE``, ``Huber``; of several labels ``BCE``; the first of its task if not given. Or the import
+    path of a function of your own of scores [B, outputs] and targets [B, ...] that returns the losses of the
+    samples, [B].
     """
     last_batch: Literal["keep", "drop"] = "keep"
     """``keep`` trains on an incomplete last batch; ``drop`` leaves it out if the client has more samples than

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import slug_of
@@ -18,7 +19,7 @@ from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.compare import group_by
 from rayfl.report.page import PAGE, Row, Sheet, SheetCell, render, write_page
 from rayfl.report.table_page import link
-from rayfl.report.text import mean_and_std, number, percent, plain_table
+from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.running.result import Result
 from rayfl.settings.description import display_name
 from rayfl.settings.yaml_file import yaml_text
@@ -43,9 +44,10 @@ class PointResult:
         seeds: of the runs that have records, in the order of the following lists.
         scores: validation scores at the rounds that the protocol chooses, of as many rounds as all of its
             runs have; None: a run has no score.
-        tests: test accuracies at the same rounds, in [0, 1]; None: a run has none.
+        tests: test figures at the same rounds; None: a run has none.
         completed: rounds that all of its runs have completed; 0 if a run has none.
         folders: of the runs, parallel to ``seeds``.
+        kind: of figure.
     """
 
     point: SearchPoint
@@ -54,6 +56,7 @@ class PointResult:
     tests: list[float | None]
     completed: int
     folders: list[Path] = field(default_factory=list)
+    kind: Figure = ACCURACY
 
     @property
     def score(self) -> float | None:
@@ -61,8 +64,8 @@ class PointResult:
         return mean_and_std(self.scores)[0]
 
     @property
-    def test_accuracy(self) -> float | None:
-        """The mean test accuracy; None if a run has none."""
+    def test_figure(self) -> float | None:
+        """The mean test figure; None if a run has none."""
         return mean_and_std(self.tests)[0]
 
 
@@ -83,9 +86,10 @@ def result_of(point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointR
         point,
         [run.config.get("seed", 0) for run in runs],
         [validation_score(run, metric) for run in runs],
-        [none_if_nan(run.accuracy) for run in runs],
+        [none_if_nan(run.figure) for run in runs],
         completed,
         [run.folder for run in runs],
+        runs[0].figure_kind if runs else ACCURACY,
     )
 
 
@@ -160,8 +164,8 @@ class BestPoints:
             return f"* best by validation{first}" if self.points else None
         what = " and ".join(self.keys)
         if self.points:
-            return f"* best by validation for each setting of {what}, on which all accuracies depend{first}"
-        return f"no best point: the points differ in {what}, so their accuracies are not of the same data"
+            return f"* best by validation for each setting of {what}, on which all figures depend{first}"
+        return f"no best point: the points differ in {what}, so their figures are not of the same data"
 
 
 # ---- tables
@@ -195,25 +199,27 @@ def _points_sheet(
             *(_value_cell(r.point.values[key]) for key in keys),
             SheetCell(str(len(r.seeds)), float(len(r.seeds))),
             SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-            SheetCell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
+            SheetCell(_score_text(r, metric), r.score, best=any(r is star for star in stars)),
             SheetCell(
-                percent(*mean_and_std(r.tests)), r.test_accuracy, best=any(r is star for star in stars)
+                r.kind.shown(*mean_and_std(r.tests)), r.test_figure, best=any(r is star for star in stars)
             ),
         ]
         for k, r in enumerate(results)
     ]
-    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
+    kind = results[0].kind if results else ACCURACY
+    compared = kind.name if metric == "figure" else metric
+    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {compared}", f"test {kind.title}"]
     caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
     return Sheet(caption, heads, rows, search=len(rows) > 10)
 
 
-def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
-    mean, std = mean_and_std(scores)
-    return number(mean, std, decimals=4) if metric == "loss" else percent(mean, std)
+def _score_text(result: PointResult, metric: Metric) -> str:
+    mean, std = mean_and_std(result.scores)
+    return number(mean, std, decimals=4) if metric == "loss" else result.kind.shown(mean, std)
 
 
 def table_of(results: Sequence[PointResult], best: BestPoints | None = None) -> pd.DataFrame:
-    """Return a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
+    """Return a line per point; figures as recorded, deviations over seeds with n - 1."""
     import pandas as pd
 
     keys = list(results[0].point.values) if results else []
@@ -261,10 +267,11 @@ def write_best(space: Space, best: PointResult, name: str, among: str, path: Pat
         "columns": {best.point.settings["cell"]["column"]: {}},
         "rows": {method: row},
     }
-    tests = percent(*mean_and_std(best.tests))
+    tests = best.kind.shown(*mean_and_std(best.tests))
+    metric = best.kind.name if space.metric == "figure" else space.metric
     lines = [
-        f"{best.point.label}: best of {among} by validation {space.metric}",
-        f"validation {space.metric} {_score_text(best.scores, space.metric)}, test accuracy {tests}",
+        f"{best.point.label}: best of {among} by validation {metric}",
+        f"validation {metric} {_score_text(best, space.metric)}, test {best.kind.name} {tests}",
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]

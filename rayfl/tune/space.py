@@ -150,7 +150,7 @@ class Space:
         samples: draws, each for all combinations of grid values; points of a searcher.
         draw_seed: of the draws, and of the searcher.
         metric: by which points are compared, on validation data.
-        mode: whether large or small values of it are good.
+        mode: whether large or small values of it are good; if not given, as the metric says.
         best: whether to choose a best point on validation data; otherwise there are only test curves.
         scheduler: name and options of Ray Tune's scheduler; all times are rounds.
         searcher: the algorithm that draws points by earlier scores; None for grids and random draws.
@@ -167,8 +167,8 @@ class Space:
     title: str = ""
     samples: Annotated[int, at_least(1)] = 1
     draw_seed: Annotated[int, at_least(0)] = 0
-    metric: Metric = "accuracy"
-    mode: Mode = "max"
+    metric: Metric = "figure"
+    mode: Mode | None = None
     best: bool = True
     scheduler: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
     searcher: SearcherName | None = None
@@ -191,7 +191,6 @@ class Space:
             }
             made["seeds"] = check_seeds(made.get("seeds", (0,)))
             made["scheduler"] = _read_scheduler(made.get("scheduler", "none"))
-            made.setdefault("mode", "min" if made.get("metric") == "loss" else "max")
             made["at_once"] = None if made.get("at_once") == "auto" else made.get("at_once")
             if "base" in made:
                 made["base"], made["base_name"] = _read_base(path, made["base"])
@@ -243,7 +242,7 @@ class Space:
     @property
     def worst_score(self) -> float:
         """The score of a trial without a score, or with NaN."""
-        return -1.0 if self.mode == "max" else 1e30
+        return -1e30 if self.mode == "max" else 1e30
 
     @property
     def keys(self) -> list[str]:

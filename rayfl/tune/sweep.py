@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import patch
@@ -126,7 +126,9 @@ def run(
     output, console = Path(output or Path("runs", space.sweep)), console or Terminal()
     scheduler_of(space.scheduler, 1)
     if resume:
-        kept, asked = Space.load_from_folder(output).result_settings, space.result_settings
+        before = Space.load_from_folder(output)
+        space = replace(space, mode=space.mode or before.mode)
+        kept, asked = before.result_settings, space.result_settings
         if other := [name for name in asked if asked[name] != kept[name]]:
             raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
         for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # damaged files are reported first
@@ -139,7 +141,7 @@ def run(
     own = federation.engine.address if isinstance(federation.engine, Ray) else None
     Ray(address=address or own).check_address()
     if not resume:
-        check_sweep(space, points)
+        space = check_sweep(space, points)
         space.save(output)
     with lock_folder(output):
         settings = [point.settings for point in points]
@@ -194,7 +196,8 @@ def _run_trials(
     results = [result_of(point, list(jobs.values()), space.metric) for point, jobs in points.values()]
     failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
     complete = len(watcher.ends) == planned
-    best = BestPoints.from_results(results, space.mode, space.data_keys) if space.best and complete else None
+    chooses = space.best and complete
+    best = BestPoints.from_results(results, str(space.mode), space.data_keys) if chooses else None
     console.print(points_table(space, results, best))
     written = write_all(space, results, best, output) if complete else []
     if not complete:
@@ -257,8 +260,8 @@ def refuse_used(output: Path) -> None:
         raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
 
 
-def check_sweep(space: Space, points: Sequence[SearchPoint]) -> None:
-    """Refuse a sweep that cannot choose, and points that cannot work, before any trial starts."""
+def check_sweep(space: Space, points: Sequence[SearchPoint]) -> Space:
+    """Refuse a sweep that cannot choose, and points that cannot work; return it with its mode."""
     about, data = "", None
     for point in sorted(points, key=lambda point: data_key(point.settings)):
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
@@ -274,6 +277,9 @@ def check_sweep(space: Space, points: Sequence[SearchPoint]) -> None:
         if space.best and not data.counts("val").any():
             problem = "goes by validation data, and the data have no validation split"
             raise Conflict("best", problem, "give some, for example with --data.val_fraction 0.1")
+    assert data is not None
+    higher = data.dataset.task.figure.higher and space.metric != "loss"
+    return replace(space, mode=space.mode or ("max" if higher else "min"))
 
 
 # ---- schedulers and searchers

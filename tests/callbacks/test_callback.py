@@ -45,11 +45,11 @@ class Sees(Callback):
         self.seen: list[dict[int, float]] = []
 
     def start(self, run: Run, round: int) -> bool:
-        self.seen.append(run.accuracies())
+        self.seen.append(run.figures())
         return False
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        self.seen.append(run.accuracies())
+        self.seen.append(run.figures())
         return False
 
 
@@ -125,8 +125,8 @@ class Looks(Callback):
         self.scores: list[torch.Tensor] = []
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        self.accuracies.append(run.accuracies())
-        self.validation.append(run.accuracies("val"))
+        self.accuracies.append(run.figures())
+        self.validation.append(run.figures("val"))
         models = run.models()
         assert models.round == record["round"] + 1
         self.scores.append(models.scores(3, models.batch(3)[0])["personal"])
@@ -164,7 +164,7 @@ def test_callbacks_see_scores_and_models(tmp_path: Path, kept_actors: None, engi
         for round, expected in enumerate(({}, 1, 2)):
             if isinstance(expected, int):
                 rows = table[(table["round"] == expected) & (table["part"] == split)]
-                expected = dict(zip(rows["client"], rows["accuracy"], strict=True))
+                expected = dict(zip(rows["client"], rows["figure"], strict=True))
             assert found[round] == expected
     models = rayfl.load_models(tmp_path / "run")
     assert torch.equal(looks.scores[-1], models.scores(3, models.batch(3)[0])["personal"])

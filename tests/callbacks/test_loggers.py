@@ -55,7 +55,7 @@ def test_distributions_by_hand(run: MadeUpRun) -> None:
     made = record(0, partition(6))
     made["loss"] = [0.5, None, 2.0]
     score = made["evaluation"]["after_aggregation"]["personal"]["test"]
-    score["correct"] = [10, None, 11, None, 24, 5]
+    score["score"] = [10, None, 11, None, 24, 5]
     score["f1"] = [0.5, None, 0.25, None, None, 1.0]
     found = loggers.distributions(made, run.population)
     assert found["train/loss"].tolist() == [0.5, 2.0]

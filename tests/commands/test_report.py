@@ -82,11 +82,11 @@ def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
     (config := tmp_path / "run" / "config.yaml").write_text(config.read_text().replace("'k': 5", "'k': 3"))
     options = ["--view", "global", "--average", "pooled", "--choose", "last_k"]
     ((*_, headline, _),), _ = figures_of(tmp_path, tmp_path / "run", *options)
-    assert headline == pytest.approx(100 * there.accuracy)
+    assert headline == pytest.approx(100 * there.figure)
     runs = [tmp_path / "run", tmp_path / "after"]
     (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--point", "after_training")[0]
     assert first is None
-    assert second == pytest.approx(100 * Result.load(tmp_path / "after").accuracy)
+    assert second == pytest.approx(100 * Result.load(tmp_path / "after").figure)
     assert "not recorded: personal, after training." in words(capsys)
     (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--choose", "best_val")[0]
     assert (first is None, second) == (False, None)

@@ -148,7 +148,7 @@ def test_a_run_on_a_running_cluster(
         "rayfl_round": 1,
         "rayfl_round_seconds": 2.5,
         "rayfl_loss": pytest.approx(np.average(record["loss"], weights=record["samples"])),
-        "rayfl_accuracy": Result.load(tmp_path / "run").accuracy,
+        "rayfl_figure": Result.load(tmp_path / "run").figure,
         "rayfl_up_bytes": sum(record["up"]["weights"]),
         "rayfl_down_bytes": sum(record["down"]["weights"]),
         "rayfl_dropped_clients": 0,

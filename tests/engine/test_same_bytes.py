@@ -76,7 +76,7 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     for round in idle:
         assert records[round]["evaluation"] == records[round - 1]["evaluation"]
     for view in records[-1]["evaluation"]["after_aggregation"].values():
-        assert {i for i, correct in enumerate(view["test"]["correct"]) if correct is None} >= empty
+        assert {i for i, correct in enumerate(view["test"]["score"]) if correct is None} >= empty
     summary = json.loads((folder / "summary.json").read_text())
     untested = {i for i in range(100) if not len(federated.clients[i].test)}
     assert summary["headline"]["left_out"] == len(empty | untested)

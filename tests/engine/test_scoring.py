@@ -50,7 +50,7 @@ def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> 
                 x, y = models.batch(one.client, split)
                 for view, scores in models.scores(one.client, x).items():
                     found = {name: each[one.client] for name, each in recorded[view][split].items()}
-                    assert found["correct"] == int((scores.argmax(1) == y).sum())
+                    assert found["score"] == int((scores.argmax(1) == y).sum())
                     assert found["loss"] == pytest.approx(float(F.cross_entropy(scores, y)), rel=1e-12)
                     assert found["f1"] == pytest.approx(f1.value(scores, y), rel=1e-12)
 
@@ -117,7 +117,7 @@ def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
         small(tmp_path / name, engine=engine, **settings).run()
     assert records_of(tmp_path / "one") == records_of(tmp_path / "two")
     views = records_of(tmp_path / "two")[-1]["evaluation"]["after_aggregation"]["personal"]
-    assert [None in views[split]["correct"] for split in ("val", "test")] == [True, False]
+    assert [None in views[split]["score"] for split in ("val", "test")] == [True, False]
 
 
 def test_the_same_bytes_on_several_workers_and_after_resuming(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_some_clients_are_scored(tmp_path: Path) -> None:
     for some, full in zip(records_of(tmp_path / "once"), records_of(tmp_path / "all"), strict=True):
         for split in ("val", "test"):
             ours, theirs = (x["evaluation"]["after_aggregation"]["personal"][split] for x in (some, full))
-            assert ours["correct"] == [theirs["correct"][i] for i in ours["clients"]]
+            assert ours["score"] == [theirs["score"][i] for i in ours["clients"]]
             assert ours["loss"] == [theirs["loss"][i] for i in ours["clients"]]
     tested = {i for i in scored[0] if result.history.population.samples["test"][i]}
     assert result.summary["headline"]["clients"] == len(tested)
@@ -199,12 +199,12 @@ def test_who_has_never_trained_counts_by_what_it_would_use(
     assert result.summary["headline"]["untrained"] == {"clients": 4, "unlisted": 2, "view": view}
     test = {name: each["test"] for name, each in last["evaluation"]["after_aggregation"].items()}
     if view:
-        assert all(test["personal"][key][4:] == test[view][key][4:] for key in ("correct", "loss"))
+        assert all(test["personal"][key][4:] == test[view][key][4:] for key in ("score", "loss"))
     models = load_models(tmp_path / "run")
     for one in models:
         x, y = models.batch(one.client)
         right = models.scores(one.client, x)["personal"].argmax(1) == y
-        assert int(right.sum()) == test["personal"]["correct"][one.client]
+        assert int(right.sum()) == test["personal"]["score"][one.client]
     own = small(tmp_path / "own", **settings, protocol=evaluation.Default(untrained="own")).run()
     ours, theirs = (r.history.scores["after_aggregation", "personal", "test"].loss[-1] for r in (result, own))
     assert (ours == theirs).tolist() == [True] * 4 + [False] * 4

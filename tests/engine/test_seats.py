@@ -267,7 +267,7 @@ def test_models_are_those_of_the_last_evaluation(tmp_path: Path, method: Method)
         x, y = models.batch(i)
         with torch.no_grad():
             scores = models.scores(i, x)
-        assert int((scores["personal"].argmax(1) == y).sum()) == last["correct"][i]
+        assert int((scores["personal"].argmax(1) == y).sum()) == last["score"][i]
         loss = torch.nn.functional.cross_entropy(scores["personal"], y)
         assert loss.item() == pytest.approx(last["loss"][i], rel=1e-5)
         assert_same(bare.scores(i, x), scores)

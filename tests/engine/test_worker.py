@@ -106,8 +106,8 @@ def test_stacked_is_the_loop() -> None:
     assert close(loop[0].states, stacked[0].states, 1e-9)
     assert close(loop[2].loss, stacked[2].loss, 1e-9)
     assert (loop[2].ids, loop[2].steps, loop[2].up) == (stacked[2].ids, stacked[2].steps, stacked[2].up)
-    assert {i: s["test"]["personal"].correct for i, s in loop[2].scores.items()} == {
-        i: s["test"]["personal"].correct for i, s in stacked[2].scores.items()
+    assert {i: s["test"]["personal"].score for i, s in loop[2].scores.items()} == {
+        i: s["test"]["personal"].score for i, s in stacked[2].scores.items()
     }
 
 
@@ -283,7 +283,7 @@ def test_the_models_of_a_session_are_those_that_it_scores() -> None:
         x, y = models.batch(0)
         right = {view: int((z.argmax(1) == y).sum()) for view, z in models.scores(0, x).items()}
         scored = session.evaluate(0, [0], ("test",))[0]["test"]
-        assert right == {view: score.correct for view, score in scored.items()}
+        assert right == {view: score.score for view, score in scored.items()}
         assert same_bits(models._server.state, here.server.state)
         assert models._worker.states.keys() == {0, 1}
 

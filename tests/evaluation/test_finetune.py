@@ -95,7 +95,7 @@ def test_a_step_from_zero_by_hand() -> None:
     row = 0.4 * (np.array([3.0, 1.0]) - np.array([1.0, 2.0])) / 4
     margins = [2 * row @ (3.0, 1.0), -2 * row @ (1.0, 2.0)]
     assert score.loss == pytest.approx(np.log1p(np.exp(-np.array(margins))).mean(), abs=1e-15)
-    assert score.correct == sum(margin > 0 for margin in margins)
+    assert score.score == sum(margin > 0 for margin in margins)
 
 
 @pytest.mark.parametrize("part", ["all", "head", "body"])

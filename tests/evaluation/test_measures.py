@@ -181,7 +181,7 @@ def stripped(folder: Path, names: list[str]) -> Any:
     for record in found:
         for view in record["evaluation"]["after_aggregation"].values():
             for score in view.values():
-                assert set(score) == {"correct", "loss", *names}
+                assert set(score) == {"score", "loss", *names}
                 assert {len(score.pop(name)) for name in names} == {12}
     return found
 
@@ -217,7 +217,7 @@ def test_undefined_values_are_null_and_in_no_mean(tmp_path: Path) -> None:
     (record,) = records_of(tmp_path / "run")
     score = record["evaluation"]["after_aggregation"]["global"]["test"]
     known = [x for x in score["auroc"] if x is not None]
-    assert 0 < len(known) < sum(x is not None for x in score["correct"])
+    assert 0 < len(known) < sum(x is not None for x in score["score"])
     assert "not_finite" not in record
     mean = found.rounds.iloc[0]["auroc/test/after_aggregation/global"]
     assert mean == pytest.approx(sum(known) / len(known))
@@ -239,7 +239,7 @@ def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
     resumed(tmp_path / "cut", {"rounds": 2}).run()
     assert bytes_of_run(tmp_path / "cut") == bytes_of_run(tmp_path / "whole")
     score = records_of(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
-    assert [x is None for x in score["f1"]] == [x is None for x in score["correct"]]
+    assert [x is None for x in score["f1"]] == [x is None for x in score["score"]]
 
 
 @pytest.mark.usefixtures("kept_actors")

@@ -11,7 +11,7 @@ from rayfl.evaluation.metrics import (
     counted_scores,
     mean_loss,
     measure,
-    round_accuracy,
+    round_figure,
     summarise,
 )
 from rayfl.record.history import History, Population, round_totals
@@ -32,7 +32,7 @@ def people(test, train=None, val=None, domains=None):
 def line(round, correct, val=None, cohort=(0,), point="after_aggregation", view="personal", **more):
     """A record with these numbers of correct answers."""
     given = {"test": correct} | ({} if val is None else {"val": val})
-    parts = {part: {"correct": found, "loss": [1.0] * len(found)} for part, found in given.items()}
+    parts = {part: {"score": found, "loss": [1.0] * len(found)} for part, found in given.items()}
     n = len(cohort)
     made = {"round": round, "cohort": [*cohort], "samples": [100] * n, "loss": [2.0] * n, "steps": [1] * n}
     made |= {"dropped": [], "up": {"weights": [10] * n}, "down": {"weights": [20] * n, "extra": [1] * n}}
@@ -89,7 +89,7 @@ def test_only_who_asks_for_it_gets_the_best_round_by_test_data():
         asked = evaluation.Default(choose="best_test", average=average)
         headline = summary(population, records, asked)["headline"]
         assert headline["rounds"] == [round]
-        assert headline["accuracy"] == pytest.approx(accuracy)
+        assert headline["figure"] == pytest.approx(accuracy)
     assert not asked.needs_validation
 
 
@@ -107,7 +107,7 @@ def test_a_window_takes_its_own_rounds():
     records = [line(r, [r, 0]) for r in (1, 3, 5, 6, 7, 8, 9)]
     headline = summary(people([10, 10]), records, window, rounds=10)["headline"]
     assert headline["rounds"] == [7, 9]
-    assert headline["accuracy"] == pytest.approx((7 + 9) / 2 / 20)
+    assert headline["figure"] == pytest.approx((7 + 9) / 2 / 20)
     assert headline["std"] == pytest.approx(1 / 20)
 
 
@@ -126,16 +126,16 @@ def test_what_fedios_prints():
         correct = [8, None if r < 3 else 3, 5 if r < 3 else 6]
         records.append(line(r, correct, cohort=[r % 3], point="after_training"))
     for made in records:
-        scores = {"correct": [10, 0, made["round"]], "loss": [1.0] * 3}
+        scores = {"score": [10, 0, made["round"]], "loss": [1.0] * 3}
         made["evaluation"]["after_aggregation"] = {"global": {"test": scores}}
     found = summary(people([10, 10, 10]), records, evaluation.FediOS())["headline"]
     assert found["rounds"] == [1, 2, 3, 4, 5]
     early, late = (0.8 + 0.5) / 2, (0.8 + 0.3 + 0.6) / 3
-    assert found["accuracy"] == pytest.approx((2 * early + 3 * late) / 5)
+    assert found["figure"] == pytest.approx((2 * early + 3 * late) / 5)
     assert found["std"] == pytest.approx(math.sqrt(6) / 5 * (early - late))
     assert found["spread"] == "runs"
     union = summary(people([10, 10, 10]), records, evaluation.FediOSGlobal())["headline"]
-    assert (union["view"], union["accuracy"]) == ("global", pytest.approx((10 + 3) / 30))
+    assert (union["view"], union["figure"]) == ("global", pytest.approx((10 + 3) / 30))
     assert (union["domains"], union["domain_mean"]) == ({}, None)
 
 
@@ -149,9 +149,9 @@ def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
     population = people([10, 10, 10])
     history = History.build(population, records)
     counted = counted_scores(history, evaluation.DCPFL(), "after_training", "personal", "test")
-    np.testing.assert_array_equal(counted.correct, [[9, np.nan, np.nan], [9, np.nan, np.nan], [9, 5, np.nan]])
+    np.testing.assert_array_equal(counted.score, [[9, np.nan, np.nan], [9, np.nan, np.nan], [9, 5, np.nan]])
     headline = summarise(history, evaluation.DCPFL(), 3)["headline"]
-    assert headline["accuracy"] == pytest.approx(0.7)
+    assert headline["figure"] == pytest.approx(0.7)
     assert (headline["clients"], headline["left_out"]) == (2, 1)
     everyone = summarise(history, evaluation.FediOS(), 3)["views"][0]["last"]
     assert everyone["mean"] == pytest.approx(0.5)
@@ -191,9 +191,9 @@ def test_what_fedco2_prints_of_domains():
     ]
     best = summary(papers(), records, evaluation.FedCO2Feature())["headline"]
     assert best["rounds"] == [1]
-    assert best["accuracy"] == pytest.approx((0.5 + 0.8 + 0.8) / 3)
-    assert best["domains"]["ink"] == {"clients": 2, "accuracy": pytest.approx(0.65), "std": None}
-    assert best["domains"]["paper"]["accuracy"] == pytest.approx(0.8)
+    assert best["figure"] == pytest.approx((0.5 + 0.8 + 0.8) / 3)
+    assert best["domains"]["ink"] == {"clients": 2, "figure": pytest.approx(0.65), "std": None}
+    assert best["domains"]["paper"]["figure"] == pytest.approx(0.8)
     assert best["domain_mean"] == pytest.approx((0.65 + 0.8) / 2)
     assert (best["std"], best["spread"]) == (None, "runs")
 
@@ -206,11 +206,11 @@ def test_what_fedco2_prints_of_cifar():
     records += [line(r, [10, 0, 8 if i % 2 else 14]) for i, r in enumerate(counted)]
     found = summary(papers(), records, evaluation.FedCO2CIFAR(), rounds)["headline"]
     assert len(found["rounds"]) == 40
-    assert found["accuracy"] == pytest.approx(21 / 60)  # pooled: 18 and 24 of 60 in turn
+    assert found["figure"] == pytest.approx(21 / 60)  # pooled: 18 and 24 of 60 in turn
     assert found["std"] == pytest.approx(3 / 60)
     assert found["spread"] == "evaluations"
-    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((1 + 0 + 11 / 30) / 3)
-    assert found["domains"]["ink"] == pytest.approx({"clients": 2, "accuracy": 21 / 40, "std": 3 / 40})
+    assert found["averages"]["mean_clients"]["figure"] == pytest.approx((1 + 0 + 11 / 30) / 3)
+    assert found["domains"]["ink"] == pytest.approx({"clients": 2, "figure": 21 / 40, "std": 3 / 40})
 
 
 @pytest.mark.parametrize("protocol", [evaluation.FDSE, evaluation.FDSEGlobal])
@@ -223,13 +223,13 @@ def test_what_fdse_prints(protocol):
     ]
     found = summary(papers(), records, protocol())["headline"]
     assert found["rounds"] == [1]
-    assert found["accuracy"] == pytest.approx(40 / 60)  # ALL
-    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
-    assert found["averages"]["weighted"]["accuracy"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
+    assert found["figure"] == pytest.approx(40 / 60)  # ALL
+    assert found["averages"]["mean_clients"]["figure"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
+    assert found["averages"]["weighted"]["figure"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
     plain = summary(papers(), records, protocol(choose_by="mean_clients"))["headline"]
     assert plain["rounds"] == [0]
     weighted = summary(papers(), records, protocol(average="weighted"))["headline"]
-    assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
+    assert weighted["figure"] == found["averages"]["weighted"]["figure"]
 
 
 def test_totals_of_a_run():
@@ -259,7 +259,7 @@ def test_patience_ends_a_run_early(rounds, val, early):
     assert summary(people([10]), records, protocol, rounds=9)["early"] is early
     # round by round, as a run sees them
     validation, patience = Validation(people([10]), protocol), Patience(protocol.patience)
-    ends = [patience.ends_run(record["round"], validation.accuracy(record)) for record in records]
+    ends = [patience.ends_run(record["round"], validation.figure(record)) for record in records]
     assert ends == [False] * (len(val) - 1) + [early]
 
 
@@ -281,11 +281,11 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
     ]
     population = people([10, 10, 10])
     validation = Validation(population, words)
-    assert [validation.accuracy(r) for r in records] == [pytest.approx(0.8), pytest.approx(0.4)]
+    assert [validation.figure(r) for r in records] == [pytest.approx(0.8), pytest.approx(0.4)]
     history = History.build(population, records)
     scores = counted_scores(history, words, "after_aggregation", "personal", "val")
-    assert np.isnan(scores.correct).tolist() == [[False, True, True], [False, False, True]]
-    assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
+    assert np.isnan(scores.score).tolist() == [[False, True, True], [False, False, True]]
+    assert np.isnan(scores.loss).tolist() == np.isnan(scores.score).tolist()
 
 
 @pytest.mark.parametrize(("given", "loss"), [([0.5, None], [0.5, np.nan]), (None, [np.nan, np.nan])])
@@ -299,7 +299,7 @@ def test_losses_that_are_not_finite(given, loss):
     np.testing.assert_array_equal(found, loss)
     scores = History.build(people([10, 10]), [made]).scores["after_aggregation", "personal", "test"]
     np.testing.assert_array_equal(scores.loss, [loss])
-    np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
+    np.testing.assert_array_equal(scores.figure, [[0.5, 0.5]])
 
 
 def test_new_clients_count_though_they_never_train():
@@ -307,9 +307,9 @@ def test_new_clients_count_though_they_never_train():
     words = evaluation.Default(point="unseen", trained_only=True)
     history = History.build(people([10, 10]), [line(0, [None, 7], cohort=[0], point="unseen")])
     scores = counted_scores(history, words, "unseen", "personal", "test")
-    assert scores.correct[0, 1] == 7
+    assert scores.score[0, 1] == 7
     found = summarise(history, words, 1)["headline"]
-    assert (found["accuracy"], found["clients"]) == (pytest.approx(0.7), 1)
+    assert (found["figure"], found["clients"]) == (pytest.approx(0.7), 1)
 
 
 def test_mean_losses_by_hand():
@@ -335,8 +335,8 @@ def test_the_loss_of_a_round_is_weighed_by_samples():
     found = round_totals(made)
     assert found.pop("loss") == pytest.approx(1.75)
     assert found == {"round": 3, "cohort": 2, "dropped": 0, "up": 20, "down": 42}
-    assert round_accuracy(made, people([10, 10]), DEFAULT) == pytest.approx(0.65)
-    assert round_accuracy(made | {"evaluation": {}}, people([10, 10]), DEFAULT) is None
+    assert round_figure(made, people([10, 10]), DEFAULT) == pytest.approx(0.65)
+    assert round_figure(made | {"evaluation": {}}, people([10, 10]), DEFAULT) is None
 
 
 def test_a_history_without_rounds_has_an_empty_summary():
@@ -348,7 +348,7 @@ def test_a_summary_keeps_every_evaluation():
     records = [line(0, [10, 5], [2, 4]), line(1, [4, 6], [9, 7]), line(3, [None, 8], [5, None])]
     history = History.build(people([10, 20]), records)
     scores = history.scores["after_aggregation", "personal", "test"]
-    np.testing.assert_array_equal(scores.correct, [[10, 5], [4, 6], [np.nan, 8]])  # gaps stay
+    np.testing.assert_array_equal(scores.score, [[10, 5], [4, 6], [np.nan, 8]])  # gaps stay
     found = summary(people([10, 20], val=[10, 20]), records)["views"][0]["each"]
     assert found["test"]["rounds"] == found["val"]["rounds"] == [0, 1, 3]
     assert found["test"]["mean"] == pytest.approx([(1 + 0.25) / 2, (0.4 + 0.3) / 2, 0.4])

@@ -43,10 +43,10 @@ def test_scores_are_those_of_all_samples_at_once():
         x, y = images.batch(indices)
         for view, weights in (("personal", w), ("distances", other)):
             logits = net.eval(weights, x)
-            assert found[view].correct == (logits.argmax(1) == y).sum().item()
+            assert found[view].score == (logits.argmax(1) == y).sum().item()
         assert found["personal"].loss == pytest.approx(F.cross_entropy(net.eval(w, x), y).item(), abs=1e-12)
         assert found["distances"].loss is None
-        assert type(found["personal"].correct) is int
+        assert type(found["personal"].score) is int
     assert all(torch.equal(w[n], before[n]) for n in w)
     assert score_clients({}, {}, images) == {}
 
@@ -146,7 +146,7 @@ def test_rows_are_scored_client_by_client():
     logits = torch.tensor([[0, np.log(3)]] * 3, dtype=torch.float64)
     labels = torch.tensor([1, 0, 1])
     first, second = score_rows({"personal": logits, "x": logits}, labels, [2, 1], frozenset({"x"}))
-    assert (first["personal"].correct, second["personal"].correct) == (1, 1)
+    assert (first["personal"].score, second["personal"].score) == (1, 1)
     assert first["personal"].loss == pytest.approx((np.log(4 / 3) + np.log(4)) / 2)
     assert second["personal"].loss == pytest.approx(np.log(4 / 3))
     assert first["x"].loss is None
@@ -156,5 +156,5 @@ def test_rows_are_scored_client_by_client():
 def test_losses_of_which_no_mean_can_be_taken():
     scores = torch.tensor([[0.0, 1e300], [0.0, 0.0]], dtype=torch.float64)
     huge, plain = score_rows({"personal": scores}, torch.tensor([0, 1]), [1, 1])
-    assert (huge["personal"].correct, huge["personal"].loss) == (0, None)
+    assert (huge["personal"].score, huge["personal"].loss) == (0, None)
     assert plain["personal"].loss == pytest.approx(np.log(2))

@@ -108,7 +108,7 @@ def test_one_round_on_small_files(tmp_path: Path, files: Path, name: str, row: s
         small["net"] = "CNNB"
     result = federation_of(merge_layers(settings, small)).run()
     assert result.complete
-    assert 0 <= result.accuracy <= 1
+    assert 0 <= result.figure <= 1
 
 
 def test_nets_beside_the_files() -> None:

@@ -163,7 +163,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [[0]], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name]().views)
     for view, score in trained["test"].items():
-        assert score.correct == aggregated["test"][view].correct
+        assert score.score == aggregated["test"][view].score
         assert score.loss == pytest.approx(aggregated["test"][view].loss, abs=1e-12)
 
 

@@ -216,7 +216,7 @@ def test_fedproto_predicts_with_what_was_received_until_the_server_has_the_new_p
     data = points([((4, 0), 0)], [((0, 0), 0), ((1.5, 0), 1)])
     run = federate(FedProto(), data, TWO_LAYER, cohorts=1, lr=1e-6)
     run.round([1], score_splits=["test"])
-    assert run.results[1].scores[1]["test"]["personal"].correct == 1
+    assert run.results[1].scores[1]["test"]["personal"].score == 1
 
 
 def test_fedproto_before_any_prototype_predicts_by_the_head():

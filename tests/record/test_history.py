@@ -86,11 +86,11 @@ def test_scores_of_all_clients_and_of_some():
     assert list(history.scores) == [KEY]
     scores, nan = history.scores[KEY], np.nan
     assert scores.rounds.tolist() == [0, 2]
-    np.testing.assert_array_equal(scores.correct, [[1, 5, nan], [4, nan, 3]])
+    np.testing.assert_array_equal(scores.score, [[1, 5, nan], [4, nan, 3]])
     np.testing.assert_array_equal(scores.loss, [[nan] * 3, [1.5, nan, 0.5]])
     np.testing.assert_array_equal(scores.measures["f1"], [[nan] * 3, [0, nan, 1]])
     np.testing.assert_array_equal(
-        scores.accuracy, [[1 / 4, 1, nan], [1, nan, nan]]
+        scores.figure, [[1 / 4, 1, nan], [1, nan, nan]]
     )  # client 2 has no samples
     assert history.not_finite == 1
 
@@ -101,14 +101,14 @@ def test_scores_that_do_not_count_are_open():
     )
     found = made.where_counted(np.array([[True, False], [False, True]]))
     assert found.rounds.tolist() == [3, 4]
-    for values, one in ((found.correct, 1), (found.loss, 0), (found.measures["f1"], 1)):
+    for values, one in ((found.score, 1), (found.loss, 0), (found.measures["f1"], 1)):
         np.testing.assert_array_equal(values, [[one, np.nan], [np.nan, one]])
 
 
 def test_views_come_in_a_fixed_order():
     """The personal one first, then the global one, then the others by name; only what has test data."""
     views = ("online", "global", "personal", "offline")
-    splits = {view: {"test": {"correct": [1] * 3, "loss": None}} for view in views}
+    splits = {view: {"test": {"score": [1] * 3, "loss": None}} for view in views}
     points = {"b": splits, "a": {"global": splits["global"], "late": {"val": splits["global"]["test"]}}}
     history = History.build(Population.from_partition(PARTITION), [record(0, [0], evaluation=points)])
     expected = [("a", "global"), *(("b", view) for view in ("personal", "global", "offline", "online"))]

@@ -192,7 +192,7 @@ def test_an_option_of_one_method_alone_is_no_difference(tmp_path):
 def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"seed": 2}, {"method": "FedBN", "stop_after": 4})
     lines = rows(group_runs(runs))
-    found = [run.accuracy for run in runs[:3]]
+    found = [run.figure for run in runs[:3]]
     expected = percent(np.mean(found), np.std(found, ddof=1))
     (row,) = [line for line in lines if line.strip().startswith("FedAvg")]
     assert row.split("  ")[0].strip() == "FedAvg"
@@ -201,7 +201,7 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     assert "6.00 kB" in row
     (row,) = [line for line in lines if line.strip().startswith("FedBN")]
     assert "4 of 10" in row
-    assert percent(runs[3].accuracy) in row
+    assert percent(runs[3].figure) in row
     assert "EmbeddedDigits, Dirichlet(alpha=0.3)" in lines[0]
     assert any("Incomplete runs" in line for line in lines)
 
@@ -220,7 +220,7 @@ def test_means_are_over_seeds(tmp_path):
     assert " 4 to 10 " in line  # they are complete, so none of them has less rounds than it was to have
     (record,) = group_records(groups, by=["method"])
     assert (record["completed"], record["rounds"]) == (4, "various")
-    seeds = [50 * (runs[0].accuracy + runs[1].accuracy), 100 * runs[2].accuracy]
+    seeds = [50 * (runs[0].figure + runs[1].figure), 100 * runs[2].figure]
     assert (record["seeds"], record["headline_values"]) == ([3, 4], pytest.approx(seeds))
 
 
@@ -320,7 +320,7 @@ def test_the_headline_stands_beside_the_spread_over_clients_and_further_metrics(
     scores = run.history.scores["after_aggregation", "personal", "test"]
     scores.measures["f1"] = np.full_like(scores.loss, 0.25)
     (record,) = group_records(group_runs([run.scored(choose="last")]))
-    accuracies = 100 * scores.accuracy[-1]
+    accuracies = 100 * scores.figure[-1]
     assert record["worst_decile"] == pytest.approx(accuracies.min())
     assert record["client_std"] == pytest.approx(accuracies.std())
     assert record["f1"] == pytest.approx(0.25)
@@ -334,7 +334,7 @@ def test_records_of_the_comparison(tmp_path):
     (record,) = group_records(group_runs(runs))
     assert record["method"] == "FedAvg"
     assert (record["seeds"], record["runs"], record["completed"], record["rounds"]) == ([4, 7], 2, 10, 10)
-    assert record["headline_values"] == pytest.approx([100 * run.accuracy for run in runs])
+    assert record["headline_values"] == pytest.approx([100 * run.figure for run in runs])
     assert record["headline"] == pytest.approx(np.mean(record["headline_values"]))
     assert record["headline_std"] == pytest.approx(np.std(record["headline_values"], ddof=1))
     assert record["headline_interval"] == pytest.approx(12.706 / 2**0.5 * record["headline_std"], rel=1e-4)

@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_has_its_page(folder: Path) -> None:
     page, result = (folder / PAGE).read_text(), Result.load(folder)
-    assert f"{100 * result.accuracy:.2f} %" in page
+    assert f"{100 * result.figure:.2f} %" in page
     assert "Finished: 3 of 3 rounds" in page
     assert "the numbers of one seed" in page
     for word in ("FedAvg", "training.lr", "Received in all", "Training loss", "git_commit"):
@@ -130,7 +130,7 @@ def test_clients_that_never_train_have_their_scores(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", clients=4)
     *others, last = (run / "metrics.jsonl").read_text().splitlines()
     record = json.loads(last)
-    alone = {"correct": [None, None, None, 9], "loss": [None, None, None, 1.0]}
+    alone = {"score": [None, None, None, 9], "loss": [None, None, None, 1.0]}
     record["evaluation"]["unseen"] = {"personal": {"test": alone}}
     (run / "metrics.jsonl").write_text("\n".join([*others, json.dumps(record)]) + "\n")
     page = run_page(Result.load(run))
@@ -162,7 +162,7 @@ def test_a_histogram_by_hand() -> None:
 def test_of_many_clients_the_lowest_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfl.report.run_page.ROWS", 3)
     result = Result.load(write_run(tmp_path / "run", clients=9))
-    last = result.history.scores["after_aggregation", "personal", "test"].accuracy[-1]
+    last = result.history.scores["after_aggregation", "personal", "test"].figure[-1]
     page = run_page(result)
     listed = re.findall(r'<th scope="row" class="number" data-value="(\d+).0">', page)
     assert sorted(listed) == sorted(map(str, np.argsort(last, kind="stable")[:3]))

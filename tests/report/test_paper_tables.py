@@ -28,7 +28,7 @@ from rayfl.report.paper_tables import (
     grid,
     write_tables,
 )
-from rayfl.report.printed import Figure, find_printed, printed_table
+from rayfl.report.printed import CellFigure, find_printed, printed_table
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import sentences
 from rayfl.report.table_page import table_page
@@ -61,7 +61,7 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
     for run in map(Result.load, folders):
         scores = run.history.scores["after_aggregation", "personal", "test"]
         place = list(scores.rounds).index(run.summary["headline"]["rounds"][0])
-        found.append([*100 * scores.accuracy[place], 100 * scores.accuracy[place].mean()])
+        found.append([*100 * scores.figure[place], 100 * scores.figure[place].mean()])
     for entry, values in zip(entries, np.transpose(found), strict=True):
         assert entry.mean == pytest.approx(np.mean(values))
         assert entry.std == pytest.approx(np.std(values, ddof=1))
@@ -78,7 +78,7 @@ def test_the_page_of_a_run_has_the_printed_numbers_and_reads_the_run_once(tmp_pa
     assert (
         '"90.0">90.00</td><td class="number" data-value="63.0">63.00<' in page
     )  # Amazon, ours and the paper's
-    for text in (f"{100 * run.accuracy:.2f}", "70.50"):  # the mean of ours, and of the paper
+    for text in (f"{100 * run.figure:.2f}", "70.50"):  # the mean of ours, and of the paper
         assert f">{text}<" in page
 
 
@@ -92,7 +92,7 @@ def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
     figures = {"mean", "std", "values", "interval", "difference", "worst_decile", "client_std"}
     assert {f"{name} ({CHOSEN_ON_TEST})" for name in figures} <= record.keys()
     assert not figures & record.keys()
-    shown = f"{100 * run.accuracy:.2f}¶"
+    shown = f"{100 * run.figure:.2f}¶"
     assert shown in (tmp_path / "table.tex").read_text()
     page = table_page("A table", entries, [folder], tmp_path, planned=1)
     assert CHOSEN_ON_TEST in page
@@ -123,7 +123,7 @@ def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
     entries = compare("fedco2_t3", [folder])
     headline = Result.load(folder).summary["headline"]
     (entry,) = (e for e in entries if e.column == "CIFAR10 Dirichlet")
-    assert entry.mean == pytest.approx(100 * headline["accuracy"])
+    assert entry.mean == pytest.approx(100 * headline["figure"])
     assert entry.std == pytest.approx(100 * headline["std"])
     assert (entry.spread, entry.printed_mean, entry.printed_std) == ("evaluations", 77.45, 0.3)
     assert len(entries) == 1, "cells without runs are left out"
@@ -254,7 +254,7 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     assert [part.seeds for part in parts] == [[2, 15, 333], *[[2, 15]] * 3]
     mean = entries["FDSE", "Office AVG"]
     assert mean.seeds == [2, 15], "the seeds that all parts have"
-    adapted = Figure(average="mean", points=("unseen_adapted",))
+    adapted = CellFigure(average="mean", points=("unseen_adapted",))
     by_seed = [
         100 * np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), adapted)[0] for x in "CADW"])
         for s in (2, 15)
@@ -275,7 +275,7 @@ def unseen(folder: Path) -> Path:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         for point, share in shares.items() if "evaluation" in line else ():
-            scores = {"correct": [None] * 5 + [int(share * 25 + 0.5)], "loss": [None] * 6}
+            scores = {"score": [None] * 5 + [int(share * 25 + 0.5)], "loss": [None] * 6}
             line["evaluation"][point] = {"personal": {"test": scores}}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
@@ -284,13 +284,13 @@ def unseen(folder: Path) -> Path:
 def test_figures_of_a_run(tmp_path):
     run = Result.load(write_run(tmp_path / "run", clients=20))
     entry = next(v for v in run.summary["views"] if v["view"] == "global")
-    mean = Figure(average="mean")
-    assert figure(run, Figure())[0] == run.summary["headline"]["accuracy"]
-    assert figure(run, Figure(view="global", average="pooled")) == (entry["last"]["pooled"], None)
-    assert figure(run, Figure(average="worst_decile"))[0] < figure(run, mean)[0]
-    assert figure(run, Figure(domain="INK"))[0] == run.summary["headline"]["domains"]["ink"]["accuracy"]
-    assert figure(run, Figure(domain="charcoal")) == (None, None)
-    assert figure(run, Figure(view="online", average="mean")) == (None, None)
+    mean = CellFigure(average="mean")
+    assert figure(run, CellFigure())[0] == run.summary["headline"]["figure"]
+    assert figure(run, CellFigure(view="global", average="pooled")) == (entry["last"]["pooled"], None)
+    assert figure(run, CellFigure(average="worst_decile"))[0] < figure(run, mean)[0]
+    assert figure(run, CellFigure(domain="INK"))[0] == run.summary["headline"]["domains"]["ink"]["figure"]
+    assert figure(run, CellFigure(domain="charcoal")) == (None, None)
+    assert figure(run, CellFigure(view="online", average="mean")) == (None, None)
     assert figure(run, replace(mean, points=("nowhere", "after_aggregation")))[0] == pytest.approx(
         figure(run, mean)[0]
     )
@@ -305,7 +305,7 @@ def test_a_table_that_no_paper_prints(tmp_path):
     ]
     entries = compare("mine", folders, ["a", "b"], ["1", "2"])
     assert [(e.row, e.column) for e in entries] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
-    assert entries[0].mean == pytest.approx(100 * Result.load(folders[3]).accuracy)
+    assert entries[0].mean == pytest.approx(100 * Result.load(folders[3]).figure)
     assert [c.header for c in grid(entries, "x").columns] == ["", "1", "2"]
     with refused(Missing, "runs"):
         compare("yours", folders)
@@ -320,7 +320,7 @@ def test_a_column_that_the_paper_does_not_print_is_shown(tmp_path):
     printed = printed_table("fedco2_t1")
     entries = compare(printed.name, folders, ["FedBN"], ["Office-Caltech10", "mine"])
     assert [e.column for e in entries] == [*printed.columns, "mine"]
-    assert entries[-1].mean == pytest.approx(100 * Result.load(folders[1]).accuracy)
+    assert entries[-1].mean == pytest.approx(100 * Result.load(folders[1]).figure)
     assert (entries[-1].printed_mean, entries[-1].difference) == (None, None)
 
 

@@ -23,10 +23,10 @@ def test_the_curve_of_a_domain_is_that_of_its_clients(tmp_path):
     made = run(tmp_path / "run", rounds=5)
     rounds, accuracy = panel_curve(made, "ink")
     tests = made.clients.query("part == 'test' and view == 'personal' and domain == 'ink'")
-    expected = 100 * tests.groupby("round")["accuracy"].mean()
+    expected = 100 * tests.groupby("round")["figure"].mean()
     assert rounds.tolist() == [2, 4, 5]
     np.testing.assert_allclose(accuracy, expected)
-    assert panel_curve(made, ALL)[1][-1] == pytest.approx(100 * made.accuracy)
+    assert panel_curve(made, ALL)[1][-1] == pytest.approx(100 * made.figure)
     assert len(panel_curve(made, "paint")[0]) == 0
     assert len(panel_curve(made.scored(view="online"), ALL)[0]) == 0
 
@@ -43,11 +43,11 @@ def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
 
 def test_the_chosen_value_is_the_headline(tmp_path):
     made = run(tmp_path / "run", protocol=evaluation.FedCO2Feature())
-    assert plots.chosen_value(made, ALL) == pytest.approx(100 * made.accuracy)
+    assert plots.chosen_value(made, ALL) == pytest.approx(100 * made.figure)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
     assert plots.chosen_value(made, "ink") == pytest.approx(
-        100 * made.clients.query(query)["accuracy"].mean()
+        100 * made.clients.query(query)["figure"].mean()
     )
     assert math.isnan(plots.chosen_value(made, "paint"))
     without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
@@ -195,7 +195,7 @@ def test_panels_show_the_runs_that_have_scores_there(tmp_path):
         population.samples["test"][[domain == left_out for domain in population.domains]] = 0
     both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
     assert plots.scored_panels(["ink", "print"], both) == ["ink", "print"]
-    assert [len(ax.lines) for ax in plots.draw_rounds(both, ["ink", "print"], "accuracy", Look()).axes] == [
+    assert [len(ax.lines) for ax in plots.draw_rounds(both, ["ink", "print"], "figure", Look()).axes] == [
         1,
         1,
     ]

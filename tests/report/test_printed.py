@@ -14,7 +14,7 @@ from rayfl.jobs.table_file import Table, merge_layers
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.nets import FDSEAlexNet
 from rayfl.report.paper_tables import compare
-from rayfl.report.printed import Figure, known_tables, printed_table
+from rayfl.report.printed import CellFigure, known_tables, printed_table
 from rayfl.settings.reader import DottedSettings
 from rayfl.training import Exponential
 from tests.support.records import write_run
@@ -139,7 +139,7 @@ def test_every_kind_of_cell_runs(tmp_path: Path, all_kinds: bool) -> None:
         settings = table.settings(row, column, stand_in(table.settings(row, column)))
         result = federation_of(settings | {"output": str(tmp_path / str(k))}).run()
         assert result.complete
-        assert 0 <= result.accuracy <= 1, "the protocol of the table finds no score"
+        assert 0 <= result.figure <= 1, "the protocol of the table finds no score"
 
 
 # ---- printed numbers
@@ -219,7 +219,7 @@ def test_adaptation_stands_beside_its_control():
     for name, row in product(("fdse_t2", "fdse_ta9"), ("FDSE", "FDSE (code)")):
         figures = printed_table(name).figures
         for end, point in (("not adapted", "unseen"), ("step 0", "unseen_control")):
-            assert figures[f"{row}, {end}"] == (row, Figure(average="mean", points=(point,)))
+            assert figures[f"{row}, {end}"] == (row, CellFigure(average="mean", points=(point,)))
 
 
 def test_the_middle_of_three_studies_is_one_run(tmp_path: Path) -> None:

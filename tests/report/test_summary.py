@@ -31,7 +31,7 @@ def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
         assert row[:3] == [name, "2", percent(domain["mean"])]
     means = [d["mean"] for d in personal["last"]["domains"].values()]
     assert f"mean of domains             {percent(sum(means) / 3)}" in text
-    headline = percent(summary["headline"]["accuracy"])
+    headline = percent(summary["headline"]["figure"])
     (line,) = [line for line in text.splitlines() if line.startswith("Protocol Default")]
     assert line.startswith(f"Protocol Default: {headline} %, personal, after aggregation")
     assert len(line) > 80, "the terminal wraps sentences, so that they can be copied"

@@ -31,7 +31,7 @@ class Accuracies(Callback):
     """Keeps what each evaluation, also one of an earlier process, says of the clients."""
 
     def start(self, run: Run, round: int) -> bool:
-        self.found = run.accuracies()
+        self.found = run.figures()
         return True
 
 
@@ -63,7 +63,7 @@ def test_a_callback_has_the_accuracies_of_an_earlier_process(tmp_path: Path) -> 
     small(run, rounds=2).run()
     resumed(run, {"rounds": 3, "quiet": True}).run([asked])
     rows = Result.load(run).clients.query("round == 1 and part == 'test'")
-    assert asked.found == dict(zip(rows["client"], rows["accuracy"], strict=True))
+    assert asked.found == dict(zip(rows["client"], rows["figure"], strict=True))
 
 
 def test_a_run_that_is_over_is_shown_again_without_a_checkpoint(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_models_predict_what_was_recorded(run_of_each: Path) -> None:
             assert set(scores) == set(models.views)
             for view, own in scores.items():
                 query = f"client == {client} and part == '{split}' and view == '{view}'"
-                expected = recorded.query(query)["correct"].tolist()
+                expected = recorded.query(query)["score"].tolist()
                 assert [int((own.argmax(1) == y).sum())] * len(expected) == expected
 
 
@@ -171,7 +171,7 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
     models = load_models(tmp_path / "whole", round="best")
     assert models.round == best
     x, y = models.batch(5)
-    recorded = result.history.scores["after_aggregation", "personal", "test"].correct[best - 1, 5]
+    recorded = result.history.scores["after_aggregation", "personal", "test"].score[best - 1, 5]
     assert int((models.scores(5, x)["personal"].argmax(1) == y).sum()) == recorded
     for round in (0, 4):
         with pytest.raises(RuntimeError):
@@ -204,7 +204,7 @@ def test_models_are_scored_on_each_others_test_data(tmp_path: Path, monkeypatch:
     assert [row["model of client"] for row in rows] == ["4", "1", "5"]
     found = np.array([[float(row[f"data of client {i}"]) for i in clients] for row in rows])
     models = load_models(tmp_path / "run")
-    last = Result.load(tmp_path / "run").history.scores["after_aggregation", "personal", "test"].accuracy[-1]
+    last = Result.load(tmp_path / "run").history.scores["after_aggregation", "personal", "test"].figure[-1]
     np.testing.assert_allclose(found.diagonal(), last[clients])
     dataset = models.data.dataset
     for row, one in zip(found, clients):
@@ -214,7 +214,7 @@ def test_models_are_scored_on_each_others_test_data(tmp_path: Path, monkeypatch:
             assert accuracy == pytest.approx(right.mean())
     assert len(np.unique(found)) > 3
     with refused(Unknown, "view"):
-        models.accuracies(clients, "online")
+        models.figures(clients, "online")
 
 
 def test_a_matrix_is_of_the_models_that_the_run_reports(tmp_path: Path, capsys: Any) -> None:
@@ -242,7 +242,7 @@ def test_clients_of_an_unseen_domain_have_the_models_of_new_clients(tmp_path: Pa
     (record,) = records_of(tmp_path / "run")
     x, y = models.batch(4)
     right = models.scores(4, x)["personal"].argmax(1) == y
-    assert int(right.sum()) == record["evaluation"]["unseen"]["personal"]["test"]["correct"][4]
+    assert int(right.sum()) == record["evaluation"]["unseen"]["personal"]["test"]["score"][4]
 
 
 def test_what_is_not_there(tmp_path: Path, run: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_a_notebook_completes() -> None:
 
 def test_a_result_is_short(tmp_path: Any) -> None:
     result = Result.load(write_run(tmp_path / "run", rounds=4))
-    line = f"Result(folder='{result.folder}', rounds=4 of 4, accuracy={result.accuracy:.4f}"
+    line = f"Result(folder='{result.folder}', rounds=4 of 4, accuracy={result.figure:.4f}"
     assert repr(result).startswith(line.rstrip("0"))
     assert len(repr(result.history)) + len(repr(result.history.population)) < 500
     assert repr(result.plot) == "Plot of 1 run: rounds(), bars(), clients(), labels(), radar(), sweep(over)"

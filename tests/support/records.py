@@ -96,7 +96,7 @@ def record(
             wished = [c[part] * (expected + 0.1 * rng.normal()) for c in clients]
             correct = [int(min(c[part], max(0.0, x + 0.5))) for c, x in zip(clients, wished)]
             loss = [2.3 * (1 - n / max(1, c[part])) + 0.05 for n, c in zip(correct, clients)]
-            made["evaluation"][point][view][part] = {"correct": correct, "loss": loss}
+            made["evaluation"][point][view][part] = {"score": correct, "loss": loss}
     return made
 
 

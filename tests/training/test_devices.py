@@ -79,7 +79,7 @@ def test_nothing_meets_what_is_on_the_cpu(name: str, execution: Any, monkeypatch
 
 def correct(scores: Any) -> dict[tuple[int, str], int]:
     """Return how many samples each view of each client has right."""
-    return {(i, view): s.correct for i, each in scores.items() for view, s in each["test"].items()}
+    return {(i, view): s.score for i, each in scores.items() for view, s in each["test"].items()}
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
 
 def outcome(*folders: Path, rounds: int = 10) -> PointResult:
     jobs = [Job("a", "base", seed, rounds, folder, {}) for seed, folder in enumerate(folders)]
-    return result_of(SearchPoint("a", {}, {}, rounds), jobs, "accuracy")
+    return result_of(SearchPoint("a", {}, {}, rounds), jobs, "figure")
 
 
 def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
@@ -151,15 +151,15 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
     run = Result.load(tmp_path / "run")
     validation = Validation(run.history.population, run.protocol)
     records = read_lines(tmp_path / "run" / "metrics.jsonl")
-    each = [round_score(validation, record, "accuracy") for record in records]
+    each = [round_score(validation, record, "figure") for record in records]
     chosen = run.summary["headline"]["rounds"]
-    assert validation_score(run, "accuracy") == pytest.approx(np.mean([each[r] for r in chosen]))
+    assert validation_score(run, "figure") == pytest.approx(np.mean([each[r] for r in chosen]))
     if protocol.choose == "best_val":
         assert each[chosen[0]] == max(each)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "accuracy", "loss"),
+    ("protocol", "figure", "loss"),
     [
         (evaluation.Default(average="pooled"), (0.9 + 0.2) / 2, (1 + 3) / 2),
         (evaluation.FDSE(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
@@ -173,7 +173,7 @@ def test_points_are_compared_by_the_average_that_chooses_rounds(protocol, accura
     ]
     population = Population.from_partition({"clients": clients, "domain_names": []})
     scores = np.array([9, 8, np.nan]), np.array([1.0, 3.0, np.nan])
-    metrics = ("accuracy", "loss", "worst_decile")
+    metrics = ("figure", "loss", "worst_decile")
     found = [measure(*scores, population, "val", protocol, metric) for metric in metrics]
     assert found == pytest.approx([accuracy, loss, 0.2])
     nothing, diverged = np.full(3, np.nan), np.array([1.0, np.nan, np.nan])
@@ -190,7 +190,7 @@ def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
     text = "".join(json.dumps(line) + "\n" for line in [*lines, last])
     (folder / "metrics.jsonl").write_text(text)
     assert validation_score(Result.load(folder), "loss") is None
-    assert validation_score(Result.load(folder), "accuracy") is not None
+    assert validation_score(Result.load(folder), "figure") is not None
 
 
 def test_accuracies_are_shown_in_per_cent_and_losses_as_they_are():

@@ -233,7 +233,7 @@ def test_what_a_file_says_and_what_it_leaves_out(tmp_path):
     left_out = Space.load(write(tmp_path, title=""))
     assert (left_out.sweep, left_out.title, left_out.base_name) == ("tiny", "", "base")
     assert (left_out.samples, left_out.draw_seed, left_out.seeds, left_out.at_once) == (1, 0, (0,), None)
-    assert (left_out.metric, left_out.mode, left_out.best) == ("accuracy", "max", True)
+    assert (left_out.metric, left_out.mode, left_out.best) == ("figure", "max", True)
     assert (left_out.scheduler, left_out.searcher) == ({"name": "none"}, None)
     entries = {"samples": 2, "draw_seed": 3, "at_once": 4, "metric": "worst_decile", "mode": "min"}
     others = '{title: "A\\nb", best: false, seeds: [5, 6]}'

@@ -12,13 +12,16 @@ from rayfl.data.base import Data, carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import BadData
+from rayfl.data.task import NOT_ASKED, TASKS, Kind, Task
+from rayfl.errors import BadData, Unknown, error_context
 from rayfl.randomness import numpy_generator
+from rayfl.settings.imports import import_by_path
 from rayfl.system.memory import check_memory
 from rayfl.system.text import short_repr
 
 _PART_NAMES = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _IDS = 10_000_000  # more than that are a mistake
+_MANY = 20  # classes without names of which one remarks that they may be a quantity
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Samples:
 
     Attributes:
         x: inputs [n, ...].
-        y: labels [n], or `NamedLabels`.
+        y: what is learned, [n, ...], or `NamedLabels`.
         users: the user of each sample [n], numbers or texts.
         domains: the domain of each sample [n], numbers or texts.
     """
@@ -58,7 +61,8 @@ class Form:
     Attributes:
         name: of the data set, for messages, and of its domain where samples have none.
         class_names: of all classes, in the order of the training samples' numbers; by default their own
-            names, or else their numbers.
+            names, or else their numbers. Of other targets the names of a net's outputs.
+        task: what is learned, see :func:`named_task`; None: as the targets say.
         test_fraction: share of the samples that are for testing where there are no test samples.
         mean, std: of uint8 images, see :class:`rayfl.data.Dataset`; 0 and 1 by default.
         remarks, warnings: on the samples, see there, too.
@@ -71,6 +75,7 @@ class Form:
     std: Sequence[float] | None = None
     remarks: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    task: str | None = None
 
 
 class SampleData(Data):
@@ -96,13 +101,10 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     what = [f"{name}: the {_PART_NAMES[origin]} samples" for origin in origins]
     inputs = [_as_inputs(which, part.x) for which, part in zip(what, parts)]
     sizes = [len(x) for x in inputs]
-    own = [*train.y.names] if isinstance(train.y, NamedLabels) else []
-    names = form.class_names or own  # for people; parts know the classes by those of the training samples
-    known = [*own, *names[len(own) :]][: len(names)]
-    labels = [_as_labels(which, part.y, size, known) for which, part, size in zip(what, parts, sizes)]
+    given = [_plain_targets(part.y) for part in parts]
+    learned, remarks = _learned(name, what, given, sizes, form)
     if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
         raise BadData(name, f": one sample is {', and another '.join(kinds)}", "use one form")
-    classes, class_names, remarks = classes_of(name, labels, known)
     users, user_names = _as_groups(name, "users", parts, sizes)
     domains, domain_names = _as_groups(name, "domains", parts, sizes)
     if len(inputs) > 1:
@@ -117,10 +119,9 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         ]
     dataset = Dataset(
         inputs=x,
-        labels=classes,
+        **learned,
         domains=np.zeros(len(x), np.int64) if domains is None else domains,
         origin=np.repeat(np.array([*origins], np.uint8), sizes),
-        class_names=tuple(names or class_names),
         domain_names=domain_names or (name,),
         mean=tuple(map(float, form.mean or (0.0,) * channels)),
         std=tuple(map(float, form.std or (1.0,) * channels)),
@@ -132,6 +133,115 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     if test is None and form.test_fraction:
         _hold_out(dataset, form)
     return dataset
+
+
+def _learned(
+    name: str, what: Sequence[str], given: Sequence[Any], sizes: Sequence[int], form: Form
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what a dataset has of targets, and what is to be said of them.
+
+    Args:
+        name: of the data set.
+        what: names of its parts.
+        given: their targets.
+        sizes: samples of the parts.
+        form: what they become.
+    """
+    for which, y, size in zip(what, given, sizes):
+        if len(y.numbers if isinstance(y, NamedLabels) else y) != size:
+            problem = f"are {size} in x and {len(y)} in y"
+            raise BadData(which, problem, "x and y must have the same number")
+    task, (first, *_) = named_task(form.task), given
+    kind = task.kind if task else _kind_of(what[0], first)
+    if kind != "classes":
+        targets = np.concatenate([_as_targets(which, y, kind) for which, y in zip(what, given)])
+        task = task or TASKS[kind]
+        strata, strata_names = task.strata(targets)
+        learned = {"targets": targets, "target_names": tuple(form.class_names or ()), "task": task}
+        remark = f"what is learned: {kind}, {targets.dtype} {list(targets.shape)}"
+        return {"labels": strata, "class_names": strata_names, **learned}, [remark]
+    own = [*first.names] if isinstance(first, NamedLabels) else []
+    # For people; parts know the classes by those of the training samples.
+    names: Sequence[str] = form.class_names or own
+    known = [*own, *names[len(own) :]][: len(names)]
+    labels = [_as_labels(which, y, known) for which, y in zip(what, given)]
+    classes, class_names, remarks = classes_of(name, labels, known)
+    if len(class_names) >= _MANY and not names and labels[0].dtype.kind == "i" and remarks:
+        remarks = [f"{remarks[0]}. If y is a quantity, --data.task numbers learns it as one"]
+    return {"labels": classes, "class_names": tuple(names or class_names), "task": task}, remarks
+
+
+def named_task(name: str | None) -> Task | None:
+    """Return the task of a setting: the name of one of ``TASKS``, or the import path of a class."""
+    if name is None or name in TASKS:
+        return TASKS.get(name)  # type: ignore[arg-type]
+    with error_context("data.task"):
+        made = import_by_path(name) if "." in name else None
+    if not (isinstance(made, type) and issubclass(made, Task)):
+        known = ", ".join(TASKS)
+        raise Unknown("data.task", f"is {name!r}: there are {known}, or the import path of a Task")
+    return made()
+
+
+def _plain_targets(given: Any) -> Any:
+    """Return targets as an array or `NamedLabels`; columns of pandas have categories with an order."""
+    categories = getattr(getattr(given, "dtype", None), "categories", None)
+    if categories is not None:
+        codes = np.asarray(getattr(given, "cat", given).codes)
+        if empty := int((codes < 0).sum()):
+            raise BadData("y", f"has {empty} empty entries", "leave such rows out")
+        return NamedLabels(codes, [str(each) for each in categories])
+    if isinstance(given, NamedLabels):
+        return given
+    y = _list_as_array(given)
+    if y is None:
+        raise BadData("y", f"is {short_repr(given)}", "give an array, or a list without gaps")
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iuUb" else y
+
+
+def _kind_of(what: str, y: Any) -> Kind:
+    """Return of which kind targets are, by their type and form."""
+    if isinstance(y, NamedLabels) or y.dtype.kind in "U" or (y.dtype.kind in "iub" and y.ndim == 1):
+        return "classes"
+    if y.dtype.kind == "f":
+        return "classes" if y.ndim == 1 and set(np.unique(y[:_IDS]).tolist()) <= {0.0, 1.0} else "numbers"
+    if y.dtype.kind == "b" and y.ndim == 2:
+        return "labels"
+    if y.dtype.kind in "iu" and y.ndim == 2 and y.max(initial=2) <= 1 and y.min(initial=0) == 0:
+        problem = f"have y of {y.dtype} {list(y.shape)} with 0 and 1 alone"
+        raise BadData(what, problem, "give truth values, or data.task=labels, for several labels a sample")
+    if y.dtype.kind in "iu" and y.ndim >= 2:
+        return "positions"
+    raise BadData(
+        what,
+        f"have y of {y.dtype} {list(y.shape)}: there is no such task. It is whole numbers or texts [N] for "
+        "classes, floats [N] or [N, k] for numbers, truth values [N, k] for several labels, or whole numbers "
+        "[N, ...] for classes of positions",
+    )
+
+
+def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
+    """Return targets that are no classes of samples as they are learned."""
+    kinds, types = {"numbers": "fiub", "labels": "biuf", "positions": "iu"}[kind], np.float32
+    if isinstance(y, NamedLabels) or y.dtype.kind not in kinds or (y.ndim > 2 and kind != "positions"):
+        found = "names" if isinstance(y, NamedLabels) else f"{y.dtype} {list(y.shape)}"
+        raise BadData(
+            what, f"have y of {found}, and data.task is {kind}", "give other targets or another task"
+        )
+    y = y[:, None] if y.ndim == 1 else y
+    if y.dtype.kind == "f" and (first := not_finite(y)) is not None:
+        raise BadData(what, f"have NaN or infinity in y, first in sample {first} (from 0)", "leave it out")
+    if kind == "numbers":
+        return y.astype(types)
+    if kind == "labels":
+        if not np.isin(y, (0, 1)).all():
+            raise BadData(what, "have labels other than 0 and 1", "each label is there or not")
+        return y.astype(bool)
+    if ((y < 0) & (y != NOT_ASKED)).any():
+        raise BadData(
+            what, f"have classes of positions below 0 other than {NOT_ASKED}", "that one: not asked"
+        )
+    return y.astype(np.int64)
 
 
 UserSamples = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -231,15 +341,14 @@ def _as_inputs(what: str, given: Any) -> np.ndarray:
     return x.astype(np.int64, copy=False)
 
 
-def _as_labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarray:
+def _as_labels(what: str, given: Any, known: Sequence[str]) -> np.ndarray:
     """Return labels as int64, texts or booleans: texts where their part counts other classes than known."""
     own = given.names if isinstance(given, NamedLabels) else known
-    y = _list_as_array(given.numbers if isinstance(given, NamedLabels) else given)
-    if y is None or y.ndim != 1 or y.dtype.kind not in "iuUb":
-        found = short_repr(given) if y is None else f"{y.dtype} {list(y.shape)}"
-        raise BadData(what, f"have y of {found}, not whole numbers or texts [N]: rayfl has no regression")
-    if len(y) != count:
-        raise BadData(what, f"are {count} in x and {len(y)} in y", "x and y must have the same number")
+    y = np.asarray(given.numbers) if isinstance(given, NamedLabels) else given
+    if y.dtype.kind == "f" and (y == np.round(y)).all():
+        y = y.astype(np.int64)
+    if y.ndim != 1 or y.dtype.kind not in "iuUb":
+        raise BadData(what, f"have y of {y.dtype} {list(y.shape)}, and not whole numbers or texts [N]")
     if y.dtype.kind == "u" and y.max(initial=0) >= 2**63:
         raise BadData(what, f"have a label {y.max()}", "labels must be below 2**63")
     y = y.astype(np.int64) if y.dtype.kind in "iu" else y

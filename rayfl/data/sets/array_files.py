@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,10 @@ class ArrayFiles(SampleData):
     """Name of the array or column that has the domain of each sample, as numbers or texts."""
     names: list[str] | None = None
     """Names of the classes, for labels from 0; the labels by default."""
+    task: str | None = None
+    """What is learned: ``classes``, ``numbers``, ``labels``, ``positions``, or the import path of a class of
+    your own; by default as the labels say.
+    """
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
     """If there is no test file: the share of every user's samples, or of all samples, that is for testing.
     These are the same samples for every seed.
@@ -67,7 +72,7 @@ class ArrayFiles(SampleData):
         names = (self.test, self.val)
         test, val = (None if name is None else self._part(name, columns)[0] for name in names)
         form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std, remarks, warnings)
-        return dataset_of(train, test, form, val)
+        return dataset_of(train, test, replace(form, task=self.task), val)
 
     def _part(
         self, name: str, columns: list[str] | None = None

@@ -21,18 +21,22 @@ class Arrays(SampleData):
     Args:
         x: inputs: uint8 [N, C, H, W], images; floats [N, ...], used as float32; whole numbers [N, ...],
             token ids.
-        y: classes [N], whole numbers or texts; labels that are not 0, 1, 2, ... name their classes.
+        y: what is learned: classes [N], whole numbers or texts (those that are not 0, 1, 2, ... name their
+            classes); floats [N] or [N, k], numbers; truth values [N, k], several labels; whole numbers
+            [N, ...], classes of positions, -100 where none is asked for.
         x_test: inputs for testing, of the same form.
-        y_test: their classes.
+        y_test: their targets.
         x_val: inputs for validation, of the same form.
-        y_val: their classes.
+        y_val: their targets.
         users: the user of each sample [N], numbers or texts.
         users_test: the user of each test sample.
         users_val: the user of each validation sample.
         domains: the domain of each sample [N], numbers or texts.
         domains_test: the domain of each test sample.
         domains_val: the domain of each validation sample.
-        names: names of the classes, for labels from 0; the labels by default.
+        names: names of the classes, for labels from 0; the labels by default. Of other targets, of outputs.
+        task: ``classes``, ``numbers``, ``labels``, ``positions``, or the import path of a class of your own,
+            see :class:`rayfl.data.task.Task`; by default as the targets say.
         test_fraction: if there is no x_test: the share of every user's samples, or of all samples, that is
             for testing; the same samples for every seed.
         mean: per channel, of images scaled to [0, 1]; 0 by default.
@@ -66,6 +70,7 @@ class Arrays(SampleData):
         domains_test: Any = None,
         domains_val: Any = None,
         names: Sequence[str] | None = None,
+        task: str | None = None,
         test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -81,7 +86,7 @@ class Arrays(SampleData):
         self.x_val, self.y_val = x_val, y_val
         self.users, self.users_test, self.users_val = users, users_test, users_val
         self.domains, self.domains_test, self.domains_val = domains, domains_test, domains_val
-        self.names, self.test_fraction = names, test_fraction
+        self.names, self.task, self.test_fraction = names, task, test_fraction
         self.mean, self.std, self.sha256 = mean, std, sha256
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
         self.test_from, self.test_share, self.test_by_class = test_from, test_share, test_by_class
@@ -93,7 +98,7 @@ class Arrays(SampleData):
         super().__post_init__()
 
     def _make_dataset(self) -> Dataset:
-        form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std)
+        form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std, task=self.task)
         train = Samples(self.x, self.y, self.users, self.domains)
         return dataset_of(train, self._part("test"), form, self._part("val"))
 

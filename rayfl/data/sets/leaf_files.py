@@ -3,7 +3,7 @@
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
@@ -55,6 +55,10 @@ class LEAFFiles(Data):
     """Folder with the folders train and test, such as data/femnist/data; it must be given."""
     shape: tuple[Annotated[int, at_least(1)], ...] | None = None
     """Shape of an input of numbers, such as [1, 28, 28] of FEMNIST; as in the files if not given."""
+    task: Literal["classes", "positions"] = "classes"
+    """Of texts, what is learned: the character after a text (``classes``), or after each of its characters
+    (``positions``).
+    """
 
     def load(self) -> Dataset:
         """Read all files."""
@@ -63,7 +67,7 @@ class LEAFFiles(Data):
         folder = Path(os.path.expanduser(self.root))
         train, test = (self._part(folder / name) for name in ("train", "test"))
         texts = any(x.dtype == np.int64 for x, _ in train.values())
-        form = Form(type(self).__name__, character_names() if texts else None)
+        form = Form(type(self).__name__, character_names() if texts else None, task=self.task)
         return dataset_of_users(folder, train, test, form)
 
     def _part(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -96,7 +100,8 @@ class LEAFFiles(Data):
             convert_content(list[str], [*inputs, *labels])
             if len({*map(len, inputs)}) > 1 or {*map(len, labels)} != {1}:
                 raise BadData(who, "has texts of different lengths, or labels that are no single characters")
-            return encoded("".join(inputs)).reshape(len(inputs), -1), encoded("".join(labels))
+            x, last = encoded("".join(inputs)).reshape(len(inputs), -1), encoded("".join(labels))
+            return x, last if self.task == "classes" else np.column_stack([x[:, 1:], last])
         x, y = np.array(inputs), np.array(labels)
         if x.dtype.kind not in "iuf" or x.ndim < 2:
             raise BadData(

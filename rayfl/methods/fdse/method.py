@@ -42,7 +42,7 @@ class FDSE(PartlyPersonal):
     are averaged. The paper prints neither ``gamma`` nor where the running estimates start.
     """
 
-    facts = Facts(averaging="uniform")
+    facts = Facts(averaging="uniform", tasks=("classes", "numbers", "labels"))
 
     lam: Annotated[float, at_least(0)] = 0.1
     """Weight of the regulariser, lambda."""

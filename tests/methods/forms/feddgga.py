@@ -14,7 +14,7 @@ def badness(world: World, net: nn.Module, data: Samples, metric: str) -> float:
     return float(world.loss(scores, y) if metric == "loss" else (scores.argmax(1) != y).double().mean())
 
 
-def run(world: World, *, step: float = 0.2, metric: str = "accuracy", center: bool = False) -> Outcome:
+def run(world: World, *, step: float = 0.2, metric: str = "figure", center: bool = False) -> Outcome:
     """Average by weights that follow the clients' generalisation gaps; nothing is drawn; fit 0."""
     weights, n, T = weights_of(world.make()), len(world.clients), len(world.cohorts)
     a = torch.full((n,), 1 / n, dtype=torch.float64)
