@@ -129,6 +129,7 @@ def _model_facts(
         "classes": list(dataset.class_names),
         "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
         "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
+        **({"columns": encoding.record()} if (encoding := models.data.encoding) else {}),
         "takes": str(models.example_inputs().dtype).removeprefix("torch."),
         "rayfl": rayfl.__version__,
     }

@@ -29,6 +29,7 @@ from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.pfllib_files import PFLlibFiles, write_pfllib_files
 from rayfl.data.sets.synthetic import Synthetic
+from rayfl.data.sets.table import Table
 from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
 
@@ -38,5 +39,5 @@ __all__ = [
     "DomainDirichlet", "DomainNet", "DomainPerClient", "EmbeddedDigits", "FederatedData", "FileData",
     "FromFile", "HuggingFaceData", "ImageFolders", "LEAFFiles", "Mixed", "OfficeCaltech10", "PFLlibFiles",
     "Pachinko", "Partition", "Pathological", "PerClientDirichlet", "Shards", "Superclass", "Synthetic",
-    "TorchvisionData", "WriterDigits", "from_torchvision", "write_pfllib_files",
+    "Table", "TorchvisionData", "WriterDigits", "from_torchvision", "write_pfllib_files",
 ]  # fmt: skip

@@ -123,6 +123,10 @@ class Data(Settings, ABC, place="data"):
         )
         return arguments | {"partition": self._partition.settings()}
 
+    def encode(self, data: FederatedData) -> FederatedData:
+        """Return the data with inputs that go by what clients have for training; most go by nothing of it."""
+        return data
+
     def federate(self, clients: int | None, seed: int) -> FederatedData:
         """Load the data set and divide it.
 
@@ -193,7 +197,7 @@ class Data(Settings, ABC, place="data"):
             ]
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
-        return FederatedData(dataset, Clients(clients_data), settings, contents=contents)
+        return self.encode(FederatedData(dataset, Clients(clients_data), settings, contents=contents))
 
     def _remark(self, share: float) -> str:
         """Return where the test samples come from, in words."""

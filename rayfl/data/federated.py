@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, ClientData, Clients, Dataset
+from rayfl.data.readers.encoding import Encoding
 from rayfl.data.task import Classes
 from rayfl.errors import Conflict, Unknown
 from rayfl.randomness import numpy_generator
@@ -38,6 +39,7 @@ class FederatedData(DisplayMixin):
         settings: how they were made: data set, partition, seed; plain JSON values.
         unseen: how many clients, the last ones, are only scored and never train.
         contents: what the data set holds, whatever the seed, see :meth:`rayfl.data.Data.contents`.
+        encoding: how the columns of a table have become inputs.
         common: int64 [n], the samples of a test set that all clients have in common; mostly none.
     """
 
@@ -46,6 +48,7 @@ class FederatedData(DisplayMixin):
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: int = 0
     contents: Mapping[str, Any] = field(default_factory=dict)
+    encoding: Encoding | None = None
     common: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @cached_property
@@ -224,6 +227,7 @@ class FederatedData(DisplayMixin):
             },
             "class_names": list(self.dataset.class_names),
             **self._describe_task(),
+            **({"encoding": self.encoding.record()} if self.encoding else {}),
             "domain_names": list(self.dataset.domain_names),
             "skew": self.skew(),
             "clients": self._summary() if len(self) > EACH else self._each_client(),
@@ -317,7 +321,8 @@ class FederatedData(DisplayMixin):
             std=tuple(inputs["std"]),
             **learned,
         )
-        return FederatedData(dataset, Clients(clients), unseen=record["unseen"])
+        encoding = Encoding.from_record(found) if (found := record.get("encoding")) else None
+        return FederatedData(dataset, Clients(clients), unseen=record["unseen"], encoding=encoding)
 
     @property
     def remarks(self) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -208,12 +209,16 @@ class Models:
         x = torch.from_numpy(dataset.inputs[:1].copy()).expand(few, *dataset.shape)
         return self._worker.examples.normalised(x)
 
-    def preprocess(self, inputs: Tensor) -> Tensor:
+    def preprocess(self, inputs: Any, client: int | None = None) -> Tensor:
         """Return inputs as nets take them: uint8 images [n, C, H, W] scaled and normalised, others as floats.
 
         Args:
-            inputs: as the data set has them, [n, ...].
+            inputs: as the data set has them, [n, ...]; of a table a frame of pandas with its columns.
+            client: whose rows of a table they are, where clients have scales of their own.
         """
+        if (encoding := self.data.encoding) and not isinstance(inputs, Tensor):
+            whose = np.full(len(inputs), -1 if client is None or client >= self.data.seen else client)
+            inputs = torch.from_numpy(encoding.encode(inputs, whose))
         kind, shape = str(self.data.dataset.inputs.dtype), self.data.dataset.shape
         if tuple(inputs.shape[1:]) != shape or inputs.dtype != getattr(torch, kind):
             given = f"{str(inputs.dtype).removeprefix('torch.')} {list(inputs.shape)}"
@@ -251,15 +256,15 @@ class ClientModels:
         """
         return self._models.module(self.client, view)
 
-    def predict(self, inputs: Tensor | np.ndarray, view: str = "personal") -> Tensor:
+    def predict(self, inputs: Any, view: str = "personal") -> Tensor:
         """Return probabilities, or numbers, [n, outputs], for inputs as the data set has them, [n, ...].
 
         Args:
-            inputs: images as uint8 [n, C, H, W], or vectors, or token ids.
+            inputs: images as uint8 [n, C, H, W], or vectors, or token ids; or a frame of a table's columns.
             view: the model.
         """
-        given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else torch.as_tensor(inputs)
-        x = self._models.preprocess(given)
+        given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+        x = self._models.preprocess(given, self.client)
         with torch.no_grad():
             return self._models.data.dataset.task.predict(self._models.scores(self.client, x)[view])
 

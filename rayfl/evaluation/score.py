@@ -1,4 +1,4 @@
-"""Scoring: how many of a client's samples each view classifies correctly, and at what loss.
+"""Scoring: how well each view does what is learned on a client's samples, and at what loss.
 
 ``Method.scores`` is a coroutine for one client. What it awaits, the calls of nets, is made for many clients
 at once: those that wait with the same weights share a call.

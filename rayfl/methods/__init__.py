@@ -35,6 +35,7 @@ from rayfl.methods.fml import FML
 from rayfl.methods.lgfedavg import LGFedAvg
 from rayfl.methods.local import Local
 from rayfl.methods.moon import MOON
+from rayfl.methods.mrmtl import MRMTL
 from rayfl.methods.partialfed import PartialFed
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.methods.perfedavg import PerFedAvg

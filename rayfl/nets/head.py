@@ -64,8 +64,8 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         raise BadCode(
             "net",
             f"{name}: its scores are not what its linear layer {path!r} puts out, which methods take for its "
-            "head. The head must come last, be called once and get features [B, ..., d]; leave out what follows "
-            "it, such as a softmax, for losses take logits; or name another layer as net.head",
+            "head. The head must come last, be called once and get features [B, ..., d]; leave out what "
+            "follows it, such as a softmax, for losses take logits; or name another layer as net.head",
         )
     return net
 

@@ -168,6 +168,7 @@ class RunSettings(Settings, place=""):
         elif self.unseen_clients is not None:
             seed = self.seed if self.data.seed is None else self.data.seed
             data = data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
+        data = self.data.encode(data) if data.unseen else data
         return data.with_common_test() if self.common_test else data
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:

@@ -29,6 +29,7 @@ PAPER_NAMES = {
     "FedCO2": "Fed-CO2",
     "FedDGGA": "FedDG-GA",
     "LGFedAvg": "LG-FedAvg",
+    "MRMTL": "MR-MTL",
     "PFedMe": "pFedMe",
     "PFedVEM": "pFedVEM",
     "PerFedAvg": "Per-FedAvg",

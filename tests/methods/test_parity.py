@@ -8,10 +8,21 @@ import pytest
 from rayfl.methods import METHODS
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.changes import CHANGES
-from tests.methods.forms.parity import OTHER_LOSS, SETTINGS, compare, differences, federated, formed
+from tests.methods.forms.parity import (
+    OTHER_LOSS,
+    SETTINGS,
+    TASKS,
+    compare,
+    differences,
+    federated,
+    formed,
+    method_of,
+)
 
 LIMIT = 1e-9
 BASIC = [name for name in CASES if " " not in name]
+BY_LOSS = next(name for name in CASES if name.startswith("FedDGGA "))
+LEARNERS = [BY_LOSS if name == "FedDGGA" else name for name in BASIC]
 
 
 @pytest.mark.parametrize(
@@ -23,6 +34,16 @@ BASIC = [name for name in CASES if " " not in name]
 )
 def test_a_method_equals_its_independent_form(name: str, division: str, execution: str) -> None:
     found = compare(name, SETTINGS.get(division, OTHER_LOSS), execution)
+    assert max(found.values()) < LIMIT, found
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for kind in TASKS for name in LEARNERS if kind in method_of(name).facts.tasks],
+)
+def test_so_it_does_with_other_tasks(name: str, kind: str, execution: str) -> None:
+    found = compare(name, TASKS[kind], execution)
     assert max(found.values()) < LIMIT, found
 
 

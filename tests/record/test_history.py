@@ -89,9 +89,7 @@ def test_scores_of_all_clients_and_of_some():
     np.testing.assert_array_equal(scores.score, [[1, 5, nan], [4, nan, 3]])
     np.testing.assert_array_equal(scores.loss, [[nan] * 3, [1.5, nan, 0.5]])
     np.testing.assert_array_equal(scores.measures["f1"], [[nan] * 3, [0, nan, 1]])
-    np.testing.assert_array_equal(
-        scores.figure, [[1 / 4, 1, nan], [1, nan, nan]]
-    )  # client 2 has no samples
+    np.testing.assert_array_equal(scores.figure, [[1 / 4, 1, nan], [1, nan, nan]])  # client 2 has no samples
     assert history.not_finite == 1
 
 

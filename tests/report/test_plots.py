@@ -46,9 +46,7 @@ def test_the_chosen_value_is_the_headline(tmp_path):
     assert plots.chosen_value(made, ALL) == pytest.approx(100 * made.figure)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
-    assert plots.chosen_value(made, "ink") == pytest.approx(
-        100 * made.clients.query(query)["figure"].mean()
-    )
+    assert plots.chosen_value(made, "ink") == pytest.approx(100 * made.clients.query(query)["figure"].mean())
     assert math.isnan(plots.chosen_value(made, "paint"))
     without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
     with refused(Missing, "without"):

@@ -100,6 +100,8 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     parts = [*origins.values()]
     what = [f"{name}: the {_PART_NAMES[origin]} samples" for origin in origins]
     inputs = [_as_inputs(which, part.x) for which, part in zip(what, parts)]
+    forms = [_form_of_images(name, x) for x in inputs]
+    inputs = [x for x, _ in forms]
     sizes = [len(x) for x in inputs]
     given = [_plain_targets(part.y) for part in parts]
     learned, remarks = _learned(name, what, given, sizes, form)
@@ -111,12 +113,6 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         check_memory(sum(x.nbytes for x in inputs), f"{name}: the samples", "use fewer samples")
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
     channels = x.shape[1] if x.dtype == np.uint8 else 0
-    last = []
-    if x.dtype == np.uint8 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4):
-        last = [
-            f"{name}: x of {list(x.shape)} is read as [N, C, H, W], images of {channels} channels and "
-            f"{x.shape[2]} x {x.shape[3]} pixels: if the channels come last, give x.transpose(0, 3, 1, 2)"
-        ]
     dataset = Dataset(
         inputs=x,
         **learned,
@@ -127,8 +123,8 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         std=tuple(map(float, form.std or (1.0,) * channels)),
         users=users,
         user_names=user_names,
-        remarks=(*form.remarks, *remarks),
-        warnings=(*form.warnings, *last),
+        remarks=(*form.remarks, *remarks, *forms[0][1]),
+        warnings=tuple(form.warnings),
     )
     if test is None and form.test_fraction:
         _hold_out(dataset, form)
@@ -185,12 +181,15 @@ def named_task(name: str | None) -> Task | None:
 
 def _plain_targets(given: Any) -> Any:
     """Return targets as an array or `NamedLabels`; columns of pandas have categories with an order."""
-    categories = getattr(getattr(given, "dtype", None), "categories", None)
-    if categories is not None:
+    kind: Any = getattr(given, "dtype", None)
+    if getattr(kind, "categories", None) is not None and not kind.ordered:
+        given = given.astype(str)
+        given = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(given)
+    elif getattr(kind, "categories", None) is not None:
         codes = np.asarray(getattr(given, "cat", given).codes)
         if empty := int((codes < 0).sum()):
             raise BadData("y", f"has {empty} empty entries", "leave such rows out")
-        return NamedLabels(codes, [str(each) for each in categories])
+        return NamedLabels(codes, [str(each) for each in kind.categories])
     if isinstance(given, NamedLabels):
         return given
     y = _list_as_array(given)
@@ -313,7 +312,7 @@ def _list_as_array(given: Any) -> np.ndarray | None:
 def _as_inputs(what: str, given: Any) -> np.ndarray:
     """Return inputs as uint8 images, float32, or int64 token ids."""
     x = as_array(given)
-    images = x is not None and x.dtype == np.uint8 and x.ndim == 4
+    images = x is not None and x.dtype == np.uint8 and x.ndim in (3, 4)
     if x is None or x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
         found = short_repr(given) if x is None else f"{x.dtype} {list(x.shape)}"
         raise BadData(
@@ -339,6 +338,18 @@ def _as_inputs(what: str, given: Any) -> np.ndarray:
             f"have token ids from {x.min()} to {x.max()}, not 0 to {_IDS - 1:,}; other numbers must be float",
         )
     return x.astype(np.int64, copy=False)
+
+
+def _form_of_images(name: str, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Return images as [N, C, H, W], and what is to be said of another form; other inputs as they are."""
+    if x.dtype != np.uint8:
+        return x, []
+    if x.ndim == 3:
+        return x[:, None], [f"{name}: x of {list(x.shape)} is read as images of one channel"]
+    if x.shape[1] > 4 and x.shape[3] in (1, 3, 4):
+        told = f"{name}: x of {list(x.shape)} is read as images whose {x.shape[3]} channels come last"
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2)), [told]
+    return x, []
 
 
 def _as_labels(what: str, given: Any, known: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reading arrays from files of strangers: .npz, folders of .npy, parquet; nothing is ever unpickled.
+"""Reading arrays and tables from files of strangers; nothing is ever unpickled.
 
 A file that is damaged may raise any error here: see :func:`rayfl.system.files.explain_decode_errors`.
 """
@@ -6,16 +6,23 @@ A file that is damaged may raise any error here: see :func:`rayfl.system.files.e
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rayfl.data.readers.files import check_decoded
-from rayfl.data.readers.samples import NamedLabels
 from rayfl.errors import BadData, Missing, Unknown
-from rayfl.system.files import open_file
+from rayfl.system.files import explain_decode_errors, explain_read_errors, open_file
+from rayfl.system.memory import check_memory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HELD = 8
+"""How much larger a text file of numbers is in memory, at most."""
 
 
 def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -30,7 +37,8 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
     with open_file(path) as file:
         if path.suffix.lower() != ".npz" and not zipfile.is_zipfile(file):
             problem = "is no file that rayfl reads"
-            raise BadData(path, problem, "write the arrays into .npz, a folder of .npy files or .parquet")
+            remedy = "write arrays into .npz or a folder of .npy files; --data Table reads tables"
+            raise BadData(path, problem, remedy)
         archive: Any = np.lib.npyio.NpzFile(file, allow_pickle=False)
         members = archive.zip.namelist()  # of which NumPy prefers one without the ending
         if missing := [name for name in wanted if f"{name}.npy" not in members]:
@@ -62,59 +70,39 @@ def _map_array(path: Path) -> np.ndarray:
     return np.asarray(np.lib.format.open_memmap(path, mode="r"))
 
 
-def read_parquet(path: Path, wanted: Sequence[str], others: bool, labels: str = "") -> Mapping[str, Any]:
-    """Return columns of a parquet file by name: [n], or [n, k] of lists of k numbers each.
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return the rows of a .csv, .tsv, .jsonl or .parquet file."""
+    import pandas as pd
 
-    Args:
-        path: the file.
-        wanted: names of columns.
-        others: whether all other columns are read, too, but for an index of pandas.
-        labels: name of the column whose categories keep their order, if they have one in pandas.
-    """
+    readers: dict[str, Callable[[Any], Any]] = {
+        ".csv": pd.read_csv,
+        ".tsv": partial(pd.read_csv, sep="\t"),
+        ".jsonl": partial(pd.read_json, lines=True, convert_dates=False),
+        ".parquet": partial(_read_parquet, path),
+    }
+    if path.suffix.lower() not in readers:
+        raise BadData(path, "is no table that rayfl reads", f"write it as one of {', '.join(readers)}")
+    with explain_read_errors(path):
+        file = open_file(path)
+    with explain_decode_errors(path, "write it again"), file:
+        check_memory(_HELD * path.stat().st_size, f"the content of {path}", "use fewer rows")
+        frame: pd.DataFrame = readers[path.suffix.lower()](file)
+        return frame.reset_index(drop=True)
+
+
+def _read_parquet(path: Path, file: Any) -> pd.DataFrame:
     import pyarrow as pa  # which few need
     import pyarrow.parquet as pq
 
-    with open_file(path) as file:
-        table = pq.ParquetFile(file)
-        schema, head = table.schema_arrow, table.metadata
-        if missing := [name for name in wanted if name not in schema.names]:
-            raise Unknown(path, f"has no column {missing[0]!r}, only {', '.join(schema.names[:10])}")
-        index = _index(schema)
-        rest = [name for name in schema.names if name in wanted or name not in index]
-        read = rest if others else list(dict.fromkeys(wanted))
-        groups, columns = range(head.num_row_groups), range(head.num_columns)
-        chunks = [head.row_group(i).column(j) for i in groups for j in columns]
-        mine = tuple(f"{name}." for name in read)
-        own = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(mine)]
-        # A number has 8 bytes; it is held as Arrow's and as NumPy's.
-        size = sum(max(16 * chunk.num_values, chunk.total_uncompressed_size) for chunk in own)
-        check_decoded(path, size)
-        empty = {name: column(path, name, pa.chunked_array([], schema.field(name).type)) for name in read}
-        texts = [name for name, values in empty.items() if values.dtype.kind == "U"]
-        found = pq.ParquetFile(file, read_dictionary=texts).read(columns=read, use_threads=False)
-        check_decoded(path, size + sum(_text_bytes(found.column(name)) for name in texts))
-        arrays: dict[str, Any] = {name: column(path, name, found.column(name)) for name in read}
-        kind = schema.field(labels).type if labels else None
-        if kind is not None and pa.types.is_dictionary(kind) and kind.ordered:
-            names = found.column(labels).unify_dictionaries().chunk(0).dictionary.to_pylist()
-            numbers = {name: number for number, name in enumerate(names)}
-            arrays[labels] = NamedLabels([numbers[each] for each in arrays[labels].tolist()], names)
-        return arrays
-
-
-def _text_bytes(values: Any) -> int:
-    """Return the bytes of a column of texts as an array, in which each has the length of the longest."""
-    import pyarrow.compute as pc
-
-    chunks = values.dictionary_encode().chunks
-    longest = [pc.max(pc.utf8_length(chunk.dictionary)).as_py() or 0 for chunk in chunks]
-    return 4 * max(longest, default=0) * (len(values) + sum(len(chunk.dictionary) for chunk in chunks))
-
-
-def _index(schema: Any) -> list[str]:
-    """Return the columns that hold the numbers or names of pandas' rows, which are no data."""
-    written = (schema.pandas_metadata or {}).get("index_columns", [])
-    return [name for name in written if isinstance(name, str)]
+    table = pq.ParquetFile(file)
+    head, schema = table.metadata, table.schema_arrow
+    groups, columns = range(head.num_row_groups), range(head.num_columns)
+    chunks = [head.row_group(i).column(j) for i in groups for j in columns]
+    # A number has 8 bytes; it is held as Arrow's and as NumPy's. A text is held once, with its places.
+    check_decoded(path, sum(max(16 * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks))
+    kinds = (pa.types.is_string, pa.types.is_large_string)
+    texts = [field.name for field in schema if any(is_text(field.type) for is_text in kinds)]
+    return pq.ParquetFile(file, read_dictionary=texts).read(use_threads=False).to_pandas()
 
 
 def column(path: object, name: str, values: Any) -> np.ndarray:

@@ -128,6 +128,7 @@ CASES: dict[str, Case] = {
     ),
     "FedOpt": Case(takes_means=False, server={"weights": "weights", "m": "change", "v": "square"}, client={}),
     "Ditto": Case({"mu": 0.5}),
+    "MRMTL": Case({"lam": 0.5}),
     "APFL": Case(client={"personal": "own", "alpha": "alpha"}),
     "PFedMe": Case(settings={"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}),
     "FD": Case(

@@ -217,6 +217,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         other_mean("FedOpt"),
     ),
     "Ditto": (rule(-1), rule(1.1), other_mean("Ditto")),
+    "MRMTL": (rule(-1), rule(1.1), other_mean("MRMTL")),
     "APFL": (
         out("methods.apfl:grad", lambda slope, *_: lambda alpha: -slope(alpha)),
         into("methods.apfl:mix_models", lambda alpha, v, w: (1.1 * alpha, v, w)),
@@ -248,7 +249,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         other_mean("FedALA"),
     ),
     "FedKD": (
-        out("methods.fedkd:softened_divergence", times(-1)),
+        out("data.task:Classes.divergence", times(-1)),
         into("methods.fedkd:truncate_svd", lambda matrix, energy: (matrix, 0.9 * energy)),
         other_mean("FedKD"),
     ),
@@ -258,7 +259,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.fedgh:class_means", lambda means, *_: means.mean(0).expand_as(means)),
     ),
     "FedCO2": (
-        out("methods.fedco2:softened_divergence", times(-1)),
+        out("data.task:Classes.divergence", times(-1)),
         option("mu", 0.77),
         other_mean("FedCO2"),
     ),
@@ -288,7 +289,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.dcpfl:symmetric_root", times(1.1)),
         into("methods.dcpfl:pool_statistics", uncounted),
     ),
-    "FML": (out("methods.fml:softened_divergence", times(-1)), option("alpha", 0.44), other_mean("FML")),
+    "FML": (out("data.task:Classes.divergence", times(-1)), option("alpha", 0.44), other_mean("FML")),
     "FDSE": (
         out("methods.fdse.consistency:Consistency.loss", times(-1)),
         into("methods.fdse.method:mix_by_similarity", lambda rows, tau: (rows, 1.1 * tau)),

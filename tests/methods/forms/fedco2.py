@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, sgd, step, weights_of
 
@@ -59,9 +58,8 @@ def run(
                 for batch in (b for epoch in world.order(i, round, 0)[:mutual_epochs] for b in epoch):
                     for m in students:  # eq. 4 and 5
                         with torch.no_grad():
-                            taught = F.log_softmax(teachers[m](x[batch]) / T, 1)
-                        learnt = F.log_softmax(nets[m](x[batch]) / T, 1)
-                        loss = T**2 * F.kl_div(learnt, taught, reduction="batchmean", log_target=True)
+                            taught = teachers[m](x[batch])
+                        loss = T**2 * world.divergence(taught / T, nets[m](x[batch]) / T)
                         step(world, loss, students[m], nets[m])
             others = [net_of(world, initial | heads[j]).eval() for j in range(n) if j != i]
             foreign = [halves(net.requires_grad_(False), exchange)[1] for net in others]
@@ -82,6 +80,6 @@ def run(
         shared, heads = mean(uploads), new_heads  # eq. 2: uniform
     logits = {"online": torch.stack([score(net_of(world, shared | k), world.probe) for k in kept])}
     logits["offline"] = torch.stack([score(net_of(world, w), world.probe) for w in offline])
-    logits["personal"] = logits["online"] + logits["offline"]  # eq. 3
+    logits["personal"] = world.fuse(logits["online"], logits["offline"])  # eq. 3
     server = {"weights": shared} | {f"head {i}": heads[i] for i in range(n) if inter != "none"}
     return Outcome(server, [{"online": kept[i], "offline": offline[i]} for i in range(n)], logits)

@@ -7,12 +7,6 @@ from torch.nn import functional as F
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, sgd, step, weights_of
 
 
-def kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return KL(teacher ‖ student) of two nets' scores, mean over the batch; no gradient for the teacher."""
-    target = F.log_softmax(teacher.detach(), 1)
-    return F.kl_div(F.log_softmax(student, 1), target, reduction="batchmean", log_target=True)
-
-
 def truncated(change: Tensor, energy: float) -> Tensor:
     """Return what the server gets of a change: the fewest directions that have this share of its energy."""
     if change.ndim < 2:
@@ -55,8 +49,10 @@ def run(world: World, *, T_start: float = 0.95, T_end: float = 0.98) -> Outcome:
                 ce, ce_mentee = world.loss(p, y), world.loss(p_mentee, y)
                 c = (ce + ce_mentee).detach().clamp(min=0.01)
                 # Open on the page: W_h is in both losses, as in the paper, and learns from their sum.
-                loss = ce + (kl(p_mentee, p) + F.mse_loss(z, w_h(z_mentee.detach()))) / c
-                loss_mentee = ce_mentee + (kl(p, p_mentee) + F.mse_loss(w_h(z_mentee), z.detach())) / c
+                loss = ce + (world.divergence(p_mentee, p) + F.mse_loss(z, w_h(z_mentee.detach()))) / c
+                loss_mentee = (
+                    ce_mentee + (world.divergence(p, p_mentee) + F.mse_loss(w_h(z_mentee), z.detach())) / c
+                )
                 # Open on the page: W_h is clipped as a net of its own.
                 step(world, loss + loss_mentee, optimiser, mentor, mentee, w_h)
             mentors[i], maps[i] = weights_of(mentor), weights_of(w_h)

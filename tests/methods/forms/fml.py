@@ -1,16 +1,8 @@
 """FML: T. Shen et al., arXiv 2006.16765, 2020, Algorithm 1."""
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from tests.methods.forms.world import Outcome, World, mean, net_of, score, sgd, step, weights_of
-
-
-def kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return KL(teacher ‖ student) of two nets' scores, mean over the batch; no gradient for the teacher."""
-    target = F.log_softmax(teacher.detach(), 1)
-    return F.kl_div(F.log_softmax(student, 1), target, reduction="batchmean", log_target=True)
 
 
 def run(world: World, *, alpha: float = 0.5, beta: float = 0.5, init: str = "independent") -> Outcome:
@@ -32,8 +24,8 @@ def run(world: World, *, alpha: float = 0.5, beta: float = 0.5, init: str = "ind
             for batch in world.batches(i, round):
                 x, y = data.x[batch], data.y[batch]
                 p, m = own(x), meme(x)
-                private_loss = alpha * world.loss(p, y) + (1 - alpha) * kl(m, p)
-                meme_loss = beta * world.loss(m, y) + (1 - beta) * kl(p, m)
+                private_loss = alpha * world.loss(p, y) + (1 - alpha) * world.divergence(m, p)
+                meme_loss = beta * world.loss(m, y) + (1 - beta) * world.divergence(p, m)
                 step(world, private_loss + meme_loss, optimiser, own, meme)
             private[i] = weights_of(own)
             memes.append(weights_of(meme))

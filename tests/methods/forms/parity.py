@@ -11,11 +11,13 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
+from rayfl.data import Dataset, Dirichlet, DomainPerClient, FederatedData, Synthetic
+from rayfl.data.task import Kind
 from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.engine.worker import Worker
 from rayfl.evaluation.finetune import Finetune
@@ -46,6 +48,8 @@ class Setting:
         changed: what becomes of the data.
         form: what a form runs in.
         loss: the mean loss of samples, which ``training`` names.
+        kind: of what is learned.
+        world: what differs in a form's world.
     """
 
     division: str = "shares"
@@ -54,6 +58,8 @@ class Setting:
     changed: Callable[[FederatedData], FederatedData] = copy
     form: Callable[[World], AbstractContextManager[Any]] = nullcontext
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    kind: Kind = "classes"
+    world: Mapping[str, Any] = field(default_factory=dict)
 
 
 def squared_errors(scores: Tensor, targets: Tensor) -> Tensor:
@@ -70,6 +76,67 @@ SETTINGS = {"shares": Setting(), "domains": replace(OTHER_LOSS, division="domain
 SHARES = SETTINGS["shares"]
 
 
+def learning(targets: Callable[[Dataset], np.ndarray]) -> Callable[[FederatedData], FederatedData]:
+    """Return what gives data other targets than their labels."""
+
+    def changed(data: FederatedData) -> FederatedData:
+        names = ("a", "b", "c")
+        learned = replace(data.dataset, targets=targets(data.dataset), target_names=names, task=None)
+        return replace(data, dataset=learned)
+
+    return changed
+
+
+def two_classes(dataset: Dataset) -> np.ndarray:
+    """Two positions of three classes; every fifth sample has none at the second, and the last none at all."""
+    found = np.stack([dataset.labels % 3, (dataset.labels + np.arange(len(dataset))) % 3], axis=1)
+    found[::5, 1], found[-1] = -100, -100
+    return found
+
+
+def cross_entropy_of_positions(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over samples of the mean over their positions."""
+    each = F.cross_entropy(scores.movedim(-1, 1), targets, reduction="none")  # 0 where none is asked for
+    return (each.sum(1) / (targets >= 0).sum(1).clamp(min=1)).mean()
+
+
+def kl_of_positions(teacher: Tensor, student: Tensor) -> Tensor:
+    p, q = teacher.detach().softmax(-1), student.log_softmax(-1)
+    return (p * (p.log() - q)).sum(-1).mean()
+
+
+def kl_of_labels(teacher: Tensor, student: Tensor) -> Tensor:
+    p, q = teacher.detach().sigmoid(), student.sigmoid()
+    return (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
+
+
+TASKS = {
+    "numbers": Setting(
+        changed=learning(
+            lambda dataset: (
+                np.stack([dataset.labels, dataset.labels**2, dataset.labels % 2], 1).astype(np.float32) / 2
+                - 1
+            )
+        ),
+        loss=F.mse_loss,
+        kind="numbers",
+        world={"divergence": lambda t, s: F.mse_loss(s, t.detach()), "fuse": lambda a, b: (a + b) / 2},
+    ),
+    "labels": Setting(
+        changed=learning(lambda dataset: np.stack([dataset.labels == k for k in (0, 1, 1)], axis=1)),
+        loss=F.binary_cross_entropy_with_logits,
+        kind="labels",
+        world={"divergence": kl_of_labels},
+    ),
+    "positions": Setting(
+        changed=learning(two_classes),
+        loss=cross_entropy_of_positions,
+        kind="positions",
+        world={"divergence": kl_of_positions},
+    ),
+}
+
+
 class Plain(nn.Module):
     """A net in three parts with BatchNorm among the convolutions and in the hidden layers."""
 
@@ -82,12 +149,16 @@ class Plain(nn.Module):
         return found
 
 
-def parts(shape: tuple[int, ...], classes: int, width: int = 3) -> tuple[nn.Module, nn.Module, nn.Linear]:
+def parts(
+    shape: tuple[int, ...], classes: int, width: int = 3, positions: int = 0
+) -> tuple[nn.Module, nn.Module, nn.Linear]:
     """Return a net in which a layer can be told from its BatchNorm, without kinks."""
     conv = nn.Sequential(nn.Conv2d(shape[0], width, 5, 3), nn.BatchNorm2d(width), nn.Softplus(), nn.Flatten())
     count = width * ((shape[1] - 5) // 3 + 1) * ((shape[2] - 5) // 3 + 1)
     fc = nn.Sequential(nn.Linear(count, 6), nn.BatchNorm1d(6), nn.Tanh())
-    return conv, fc, nn.Linear(6, classes)
+    if positions:
+        fc.append(nn.Unflatten(1, (positions, 6 // positions)))
+    return conv, fc, nn.Linear(6 // (positions or 1), classes)
 
 
 def small(shape: tuple[int, ...], classes: int) -> SplitNet:
@@ -98,6 +169,16 @@ def small(shape: tuple[int, ...], classes: int) -> SplitNet:
 def wider(shape: tuple[int, ...], classes: int) -> SplitNet:
     """Another one."""
     return SplitNet(*parts(shape, classes, 4))
+
+
+def small_of_positions(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """The first with scores of two positions."""
+    return SplitNet(*parts(shape, classes, positions=2))
+
+
+def wider_of_positions(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """The other likewise."""
+    return SplitNet(*parts(shape, classes, 4, positions=2))
 
 
 @contextmanager
@@ -148,19 +229,31 @@ def data_of(division: str, val: bool, side: int) -> FederatedData:
     return replace(data, clients=clients)
 
 
-def method_of(name: str) -> Method:
+def method_of(name: str, kind: Kind = "classes") -> Method:
     """Return the method of a case, whose name begins with that of its class."""
     case = CASES[name]
-    return METHODS[name.split()[0].removesuffix("-FT")](**case.options, **case.own)
+    own = {key: _net_for(value, kind) for key, value in case.own.items()}
+    return METHODS[name.split()[0].removesuffix("-FT")](**case.options, **own)
+
+
+def _net_for(net: Any, kind: Kind) -> Any:
+    return f"{net}_of_positions" if kind == "positions" and isinstance(net, str) and "parity" in net else net
 
 
 def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> tuple[Run, Any]:
     """Run rayfl; return the run, and the batches of all fits by (client, round, number)."""
-    case, method = CASES[name], method_of(name)
+    case, method = CASES[name], method_of(name, setting.kind)
     val = method.facts.validation != "unused"
     data = setting.changed(data_of(setting.division, val, case.side))
     training = {**TRAINING, **setting.training, **case.settings}
-    run = start(method, data, case.net, rounds=len(setting.cohorts), execution=execution, **training)
+    run = start(
+        method,
+        data,
+        _net_for(case.net, setting.kind),
+        rounds=len(setting.cohorts),
+        execution=execution,
+        **training,
+    )
     places = {int(i): k for each in data.clients for own in (each.train, each.val) for k, i in enumerate(own)}
     normals = torch.randn
 
@@ -219,7 +312,8 @@ def formed(name: str, setting: Setting = SHARES) -> tuple[Outcome, Run]:
     case, module = CASES[name], name.split()[0].lower().replace("-", "")
     form = import_module(f"tests.methods.forms.{module}")
     world = world_of(run, case, noted, setting.cohorts)
-    world.loss = setting.loss
+    for member, of_task in {"loss": setting.loss, **setting.world}.items():
+        setattr(world, member, of_task)
     with setting.form(world):
         return form.run(world, **case.options, **case.finetune), run
 
@@ -301,7 +395,9 @@ def difference(form: Any, state: Any) -> float:
 def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[Sequence[int]]) -> World:
     data, worker = run.worker.data, run.worker
     dataset, training = data.dataset, worker.plan.training
-    x, y = torch.tensor(dataset.inputs).double(), torch.tensor(dataset.labels)
+    x, y = torch.tensor(dataset.inputs).double(), torch.tensor(dataset.targets)
+    y = y if y.dtype == torch.int64 else y.double()
+    positions = 2 if dataset.task.kind == "positions" else 0
     clients = [Samples(x[c.train], y[c.train], x[c.val], y[c.val]) for c in data.clients]
 
     def make(name: str | None = None, seed: int | None = None) -> nn.Module:
@@ -315,12 +411,16 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[S
         if case.own.get(name):
             initial, module = (
                 worker.context.initial_of(name),
-                Plain(*parts(dataset.shape, dataset.classes, 4)),
+                Plain(*parts(dataset.shape, dataset.outputs, 4, positions)),
             )
         else:
             initial = client.net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
             own = not isinstance(case.net, str)  # of which a form takes the entries alone
-            module = client.net._build() if own else Plain(*parts(dataset.shape, dataset.classes))
+            module = (
+                client.net._build()
+                if own
+                else Plain(*parts(dataset.shape, dataset.outputs, positions=positions))
+            )
         module.double().load_state_dict(dict(initial.tensors), strict=False)
         return module.train()
 
@@ -337,7 +437,7 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[S
         return noted[there if there in noted else (client, round, fit)]
 
     world = World(
-        clients, (), dataset.classes, training.lr, training.momentum, training.weight_decay,
+        clients, (), dataset.outputs, training.lr, training.momentum, training.weight_decay,
         training.clip, training.epochs, probe_of(run), make, order, draw,
     )  # fmt: skip
     world.cohorts = Rounds(world, cohorts, training)

@@ -34,6 +34,12 @@ class Samples:
     y_val: Tensor
 
 
+def kl(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return KL(teacher || student) of the softmax of logits, the mean over samples."""
+    target = F.log_softmax(teacher.detach(), 1)
+    return F.kl_div(F.log_softmax(student, 1), target, reduction="batchmean", log_target=True)
+
+
 @dataclass
 class World:
     """A small federation.
@@ -50,6 +56,8 @@ class World:
             has others than the clients' (``make("meme")``); ``make(seed=k)`` has other initial weights, those
             of stream k.
         loss: ``loss(scores, targets)`` returns the mean loss of samples: [B, classes] and [B] -> a number.
+        divergence: ``divergence(teacher, student)`` returns how far scores are apart, the mean over samples.
+        fuse: returns what two models' scores say together.
         order: ``order(client, round, fit)`` returns the batches of a fit: for every epoch a list of int64
             places among the client's samples. The round before the first is that of an exchange before
             training, the one after the last that in which clients are personalised before they are scored.
@@ -70,6 +78,8 @@ class World:
     order: Callable[[int, int, int], list[list[Tensor]]]
     draw: Callable[..., Tensor]
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    divergence: Callable[[Tensor, Tensor], Tensor] = kl
+    fuse: Callable[[Tensor, Tensor], Tensor] = torch.add
     at: tuple[int, int] = (0, 0)
 
     def batches(self, client: int, round: int, fit: int = 0) -> list[Tensor]:

@@ -1,0 +1,275 @@
+"""`Table`: rows of numbers and texts, in files or as a frame of pandas."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+
+from rayfl.data.base import TestFrom, carve
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.federated import FederatedData
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.encoding import Encoding, Missing, Standardise
+from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
+from rayfl.data.readers.tables import read_frame
+from rayfl.errors import BadData, Conflict, Unknown
+from rayfl.errors import Missing as NotGiven
+from rayfl.randomness import numpy_generator
+from rayfl.settings import above, at_least, below
+from rayfl.system.text import counted, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "file"
+"""As ``users``: every file has the rows of one client."""
+MOST_VALUES = 100
+"""Different texts of a column that are inputs without a question."""
+_WORDS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
+_PART = "part of the data"
+_DROP = "data.drop: "
+_DATE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?"
+
+
+class Table(SampleData):
+    """Rows of a table: .csv, .tsv, .jsonl or .parquet files, a frame of pandas, or a table of Arrow.
+
+    Numbers and truth values are inputs as they are, texts and categories one input for each value. What is
+    filled in, scaled and told apart goes by training rows alone, after the rows have been divided among
+    clients; the run records it. A whole number or a text in ``y`` is a class, another number is learned as
+    one.
+
+    Args:
+        frame: the rows, from Python; of a run that is resumed the same ones, as with :class:`Arrays`.
+        train: file or pattern of files with the rows, such as ``schools/*.csv``.
+        test: likewise with test rows; by default some of the rows are for testing.
+        val: likewise with validation rows.
+        y: column of what is learned, or several.
+        x: columns of the inputs; by default all that have no other use.
+        drop: columns that are left out.
+        users: column of the user of each row, or ``file`` where each file is a user's.
+        domains: column of the domain of each row.
+        split: column that says ``train``, ``val`` or ``test`` of each row.
+        test_by: column by which the last rows of a user are for testing, such as a time.
+        test_group: column of groups of rows, such as sessions, that are for testing as a whole.
+        task: what is learned, see :class:`Arrays`.
+        missing: what stands for missing values: their ``mean`` (of texts nothing), ``zero``; or ``drop``,
+            which leaves such rows out.
+        standardise: whether numbers get mean 0 and deviation 1: by the training rows of ``all`` clients, as
+            sums of a federation would give them, or of each ``client`` (new clients by those of all).
+        names: see :class:`Arrays`.
+        test_fraction: share of every user's rows that is for testing where nothing else says it.
+        sha256: digest that the data must have.
+        partition: see :class:`Arrays`.
+        val_fraction: see Data.
+        test_from: see Data.
+        test_share: see Data.
+        test_by_class: see Data.
+        seed: see :class:`Arrays`.
+    """
+
+    _unrecorded: ClassVar[tuple[str, ...]] = ("frame",)
+    _raw: pd.DataFrame
+
+    def __init__(
+        self,
+        frame: Any = None,
+        *,
+        train: str | list[str] | None = None,
+        test: str | list[str] | None = None,
+        val: str | list[str] | None = None,
+        y: str | list[str] = "y",
+        x: list[str] | None = None,
+        drop: Sequence[str] = (),
+        users: str | None = None,
+        domains: str | None = None,
+        split: str | None = None,
+        test_by: str | None = None,
+        test_group: str | None = None,
+        task: str | None = None,
+        missing: Missing = "error",
+        standardise: Standardise = "all",
+        names: Sequence[str] | None = None,
+        test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
+        sha256: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: Annotated[float, at_least(0), below(1)] = 0.0,
+        test_from: TestFrom = "published",
+        test_share: Annotated[float, above(0), below(1)] | None = None,
+        test_by_class: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self.frame, self.train, self.test, self.val = frame, train, test, val
+        self.y, self.x, self.drop, self.users, self.domains = y, x, drop, users, domains
+        self.split, self.test_by, self.test_group = split, test_by, test_group
+        self.task, self.missing, self.standardise = task, missing, standardise
+        self.names, self.test_fraction, self.sha256 = names, test_fraction, sha256
+        self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
+        self.test_from, self.test_share, self.test_by_class = test_from, test_share, test_by_class
+        super().__post_init__()
+
+    # ---- rows
+
+    def load(self) -> Dataset:
+        """Read the rows; inputs are numbers, and of texts the places of their values, until ``encode``."""
+        frame = self._rows()
+        inputs, kept = (found := self._inputs(frame)), self._without_gaps(frame, found)
+        told = [f"inputs: {', '.join(_use_of(inputs[name]) for name in inputs)}"]
+        if unused := [str(name) for name in frame if name not in (*inputs, *self._used, _PART)]:
+            told.append(f"columns that are left out: {', '.join(unused)}")
+        if len(kept) < len(frame):
+            told.append(f"{len(frame) - len(kept)} of {len(frame)} rows have missing values and are left out")
+        frame, inputs = (each.iloc[kept].reset_index(drop=True) for each in (frame, inputs))
+        parts = {part: frame[frame[_PART] == part] for part in (TRAIN, TEST, VAL)}
+        if not len(parts[TRAIN]):
+            raise BadData("data", "has no training rows", "let data.train or data.split name some")
+        train, test, val = (self._samples(part) if len(part) else None for part in parts.values())
+        assert train is not None
+        form = Form("Table", self.names, 0.0, remarks=told, task=self.task)
+        dataset = dataset_of(train, test, form, val)
+        if test is None and self.test_fraction:
+            self._hold_out(dataset, frame)
+        raw = np.stack([_codes(inputs[name]) for name in inputs], axis=1).astype(np.float32)
+        vars(self)["_raw"] = inputs
+        made = replace(dataset, inputs=raw)
+        if self.sha256 not in (None, made.digest()):
+            raise Conflict("data.sha256", f"is {self.sha256}, and these rows have the digest {made.digest()}")
+        return made
+
+    def encode(self, data: FederatedData) -> FederatedData:
+        """Return data whose inputs are encoded by the training rows of the clients that train."""
+        held, n = data.held, len(data.dataset)
+        rows = [held.split(i, "train") for i in range(data.seen)]
+        encoding = Encoding.fit(self._raw, rows, self.missing, self.standardise)
+        if self.standardise == "client" and any(data.shared.values()):
+            raise Conflict("data.standardise", "is client, and clients share rows", "choose all")
+        whose = np.full(n, -1)
+        for split in SPLITS:
+            owners = np.repeat(np.arange(len(data)), held.counts(split))
+            whose[held.indices[split]] = np.where(owners < data.seen, owners, -1)
+        inputs = encoding.encode(self._raw, whose)
+        return replace(data, dataset=replace(data.dataset, inputs=inputs), encoding=encoding)
+
+    @property
+    def _used(self) -> list[str]:
+        """The columns that have another use than as inputs."""
+        targets = [self.y] if isinstance(self.y, str) else self.y
+        named = (self.users, self.domains, self.split, self.test_by, self.test_group)
+        return [*targets, *(name for name in named if name)]
+
+    def _rows(self) -> pd.DataFrame:
+        """Return all rows, those for training first, then those for testing; ``_PART`` says which."""
+        import pandas as pd
+
+        frame = self.frame.to_pandas() if hasattr(self.frame, "to_pandas") else self.frame
+        given = [] if frame is None else [(TRAIN, "", frame)]
+        for part, named in ((TRAIN, self.train), (TEST, self.test), (VAL, self.val)):
+            for name in [named] if isinstance(named, str) else named or ():
+                paths = sorted(glob.glob(str(Path(name).expanduser()))) or [name]
+                given += [(part, Path(path).stem, read_frame(Path(path))) for path in paths]
+        if not any(part == TRAIN for part, _, _ in given):
+            raise NotGiven("data.train", "is not given: Table needs files, or a frame in Python")
+        tables = [rows.assign(**{_PART: part, FILE: name}) for part, name, rows in given]
+        if self.users != FILE:
+            tables = [rows.drop(columns=FILE) for rows in tables]
+        frame = pd.concat(tables, ignore_index=True).rename(columns=str)
+        if odd := [name for name in (*self._used, *self.drop, *(self.x or ())) if name not in frame]:
+            there = [name for name in frame if name != _PART]
+            near = did_you_mean(odd[0], there)
+            raise Unknown("data", f"have no column {odd[0]!r}{near} There are {', '.join(there[:20])}")
+        if self.split:
+            words = frame[self.split].astype(str).str.lower()
+            if odd := sorted({*words} - _WORDS.keys()):
+                raise BadData(f"column {self.split!r}", f"has {odd[0]!r}", "it must say train, val or test")
+            frame[_PART] = words.map(_WORDS)
+        order = frame[_PART].map({TRAIN: 0, TEST: 1, VAL: 2}).argsort(kind="stable")
+        return frame.iloc[order].reset_index(drop=True)
+
+    def _inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns of inputs: numbers as floats, others as texts, None where nothing is known."""
+        import pandas as pd
+
+        others = {*self._used, *self.drop, FILE, _PART}
+        names = self.x or [str(name) for name in frame if name not in others]
+        if not names:
+            raise BadData("data", "has no columns for inputs", "name some in data.x")
+        found = {name: _numbers_or_texts(name, frame[name]) for name in names}
+        for name, column in found.items():
+            if not self.x and column.dtype.kind == "O" and (count := column.nunique()) > MOST_VALUES:
+                problem = f"has {count} different texts, of which each would be an input"
+                raise BadData(f"column {name!r}", problem, f"leave it out ({_DROP}[{name}]), or name data.x")
+        return pd.DataFrame(found)
+
+    def _without_gaps(self, frame: pd.DataFrame, inputs: pd.DataFrame) -> np.ndarray:
+        """Return which rows are used; refuse missing values of which nobody has said a word."""
+        gaps = frame[self._used].isna()
+        if self.missing in ("error", "drop"):
+            gaps = gaps.join(inputs.isna(), lsuffix=" used")
+        if self.missing != "drop" and (some := [name for name in gaps if gaps[name].any()]):
+            name, empty = some[0], gaps[some[0]].to_numpy()
+            count, first = counted(int(empty.sum()), "missing value"), int(empty.argmax())
+            fills = "" if name in self._used else "; mean or zero fill them in"
+            remedy = f"data.missing=drop leaves such rows out{fills}"
+            raise BadData(f"column {name!r}", f"has {count}, first in row {first} (from 0)", remedy)
+        return np.flatnonzero(~gaps.any(axis=1)) if self.missing == "drop" else np.arange(len(frame))
+
+    def _samples(self, frame: pd.DataFrame) -> Samples:
+        """Return rows with a place for their inputs."""
+        y = frame[self.y] if isinstance(self.y, str) else frame[self.y].to_numpy()
+        of = (name and frame[name].astype(str).to_numpy() for name in (self.users, self.domains))
+        return Samples(np.zeros((len(frame), 1), np.float32), y, *of)
+
+    def _hold_out(self, dataset: Dataset, frame: pd.DataFrame) -> None:
+        """Let rows of every user be for testing, in place: the last ones, whole groups, or drawn ones."""
+        rng = numpy_generator(0, "test samples")
+        users = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
+        by = frame[self.test_group or self.test_by].to_numpy() if self.test_group or self.test_by else None
+        for user in range(users.max() + 1):
+            own = np.flatnonzero((users == user) & (dataset.origin == TRAIN))
+            if by is None:
+                none = np.zeros(0, np.int64)
+                held = carve(dataset, ClientData(own, none, none), self.test_fraction, rng).val
+            else:
+                places, order = np.arange(len(own)), np.argsort(by[own], kind="stable")
+                if self.test_group:
+                    places = np.unique(by[own].astype(str), return_inverse=True)[1]
+                    order = rng.permutation(places.max() + 1)
+                size = min(max(round(self.test_fraction * len(order)), 1), len(order) - 1)
+                held = own[np.isin(places, order[len(order) - size :])]
+            dataset.origin[held] = TEST
+
+
+def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
+    """Return a column of inputs: numbers as floats, others as texts, None where nothing is known."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
+        return column.astype("float64")
+    known = column.dropna()
+    if pd.api.types.is_datetime64_any_dtype(column) or known.astype(str).str.fullmatch(_DATE).all():
+        problem = "has dates, which are no inputs: make numbers of them, such as days since the first"
+        raise BadData(f"column {name!r}", problem, f"or leave it out ({_DROP}[{name}])")
+    if not known.map(lambda value: isinstance(value, str | bool | int | float)).all():
+        raise BadData(f"column {name!r}", f"holds {type(known.iloc[0]).__name__}", "give numbers or texts")
+    return column.astype(object).where(column.isna(), column.astype(str)).where(column.notna(), None)
+
+
+def _codes(column: pd.Series) -> np.ndarray:
+    """Return numbers, or the places of texts among all of the column, -1 where nothing is known."""
+    if column.dtype.kind == "f":
+        return column.to_numpy()
+    values = {value: place for place, value in enumerate(sorted(column.dropna().unique()))}
+    return column.map(values).fillna(-1).to_numpy(np.float64)
+
+
+def _use_of(column: pd.Series) -> str:
+    """Return a column's name and how it is used."""
+    if column.dtype.kind == "f":
+        return f"{column.name} (number)"
+    values = sorted(column.dropna().unique())
+    return f"{column.name} ({', '.join(values[:5])}{', ...' * (len(values) > 5)})"
