@@ -141,7 +141,7 @@ def test_what_lies_in_the_current_folder(rayfl_in, tmp_path):
     """Runs, cells, trials, actors and exports import it, last of all; commands that only look do not."""
     options = "--data Synthetic --data.train 40 --rounds 1 --clients 2 --engine Inline --output run"
     own = "--method my_method.Mine --net my_net.make"
-    assert "figure" in rayfl_in("run", *own.split(), *options.split())
+    assert "accuracy" in rayfl_in("run", *own.split(), *options.split())
     assert "1 cell" in rayfl_in("table", "table.yaml", module=True)
     assert "1 trial" in rayfl_in("tune", "space.yaml", "--engine", "Ray", "--engine.actors", "1")
     assert len([*tmp_path.rglob("clients.parquet")]) == 3

@@ -32,7 +32,7 @@ def federation(folder: Path, y: np.ndarray = NUMBERS, **changes: Any) -> Federat
         "data": Arrays(X, y, users=USERS, val_fraction=0.25),
         "net": MLP(hidden=[4]),
         "rounds": 4,
-        "training": Training(lr=0.05, batch_size=8),
+        "training": Training(lr=0.05, batch_size=8, epochs=4),
         "engine": Inline(),
         "loggers": [],
         "output": str(folder),
@@ -46,7 +46,7 @@ def test_numbers_are_learned_and_told_as_what_they_are(
 ) -> None:
     """No accuracy and no per cent anywhere; the best is the lowest."""
     runs = [tmp_path / "a", tmp_path / "b"]
-    for folder, rounds in zip(runs, (1, 6)):
+    for folder, rounds in zip(runs, (1, 12)):
         federation(folder, quiet=False, rounds=rounds, metrics=["r2"]).run()
     shown = capsys.readouterr().out
     first, last = map(Result.load, runs)
@@ -102,7 +102,7 @@ def test_a_run_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
 
 def test_several_labels_and_positions(tmp_path: Path) -> None:
     labels = np.stack([X[:, 0] > 0, X[:, 1] > 1], axis=1)
-    found = federation(tmp_path / "labels", labels, method=FedPer(), metrics=["f1"], rounds=8).run()
+    found = federation(tmp_path / "labels", labels, method=FedPer(), metrics=["f1"], rounds=20).run()
     assert found.figure > 0.8
     assert found.figure_kind.name == "label accuracy"
     texts = Arrays(TOKENS[:, :-1], TOKENS[:, 1:], users=USERS)

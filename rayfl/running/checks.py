@@ -19,6 +19,7 @@ from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
 from rayfl.methods.base import further_nets
+from rayfl.nets.base import TokenArchitecture
 from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
@@ -247,7 +248,7 @@ def _check_outputs(plan: Plan, nets: Sequence[Net], data: FederatedData) -> None
     x, y = examples.batch(torch.zeros(2, dtype=torch.int64))
     wanted = [2, *(y.shape[1:] if positions else ()), dataset.outputs]
     for net, name in dict(zip(nets, plan.nets, strict=True)).items():
-        if not positions and not is_own_net(name):  # rayfl's own give one row for each input
+        if not (positions or is_own_net(name) or isinstance(name, TokenArchitecture)):  # others give one row
             continue
         with torch.no_grad():
             found = list(net.eval(net.initial(plan.seed), x).shape)

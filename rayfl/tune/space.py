@@ -242,7 +242,7 @@ class Space:
     @property
     def worst_score(self) -> float:
         """The score of a trial without a score, or with NaN."""
-        return -1e30 if self.mode == "max" else 1e30
+        return 1e30 if self.mode == "min" else -1e30
 
     @property
     def keys(self) -> list[str]:

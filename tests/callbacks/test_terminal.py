@@ -3,8 +3,8 @@ import io
 from rich.console import Console
 
 from rayfl.callbacks.terminal import Progress, print_start
+from rayfl.data.task import ACCURACY
 from rayfl.evaluation.metrics import round_figure
-from rayfl.report.text import percent
 from tests.support.records import MadeUpRun, partition, record
 
 RUN = MadeUpRun()
@@ -15,7 +15,7 @@ def shown(round, evaluate=True):
 
 
 def accuracy(made):
-    return percent(round_figure(made, RUN.population, RUN.protocol))
+    return ACCURACY.shown(round_figure(made, RUN.population, RUN.protocol))
 
 
 def console(**options):
@@ -38,8 +38,8 @@ def test_plain_lines_when_not_a_terminal():
     lines = progress(12, shown(0, evaluate=False), made, shown(11, evaluate=False))
     first, second, last = lines.splitlines()
     assert first.startswith("round  1/12  cohort 3  loss 2.30")
-    assert "figure" not in first
-    assert "figure" in second
+    assert "accuracy" not in first
+    assert "accuracy" in second
     assert "ETA 0:00:0" in second
     assert last.startswith("round 12/12  cohort 3")
     assert last.endswith(f"accuracy {accuracy(made)} %")

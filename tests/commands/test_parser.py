@@ -43,7 +43,7 @@ RECORDED = [
     Inline(threads=2, stack=8),
     Ray(actors=3, cpus_per_actor=0.5, address="somewhere"),
     Synthetic(shape=(1, 8, 9), dtype="uint8", seed=3, test_from="pooled", test_share=0.25),
-    rayfl.data.ArrayFiles(root="somewhere", x=["a", "b"], mean=[0.25, 0.5], std=[1, 2]),
+    rayfl.data.ArrayFiles(root="somewhere", x="images", mean=[0.25, 0.5], std=[1, 2]),
     rayfl.data.ImageFolders(augment=False, domains=["a"]),
     rayfl.data.TorchvisionData(arguments={"split": "letters", "some": [1, None]}),
     rayfl.data.DomainDirichlet(alpha=0.25, chosen={"amazon": 1}, thin={"a": 2}, whole_test=["a", "b"]),

@@ -158,7 +158,6 @@ def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, mo
 @pytest.mark.parametrize(
     ("arguments", "kind", "place"),
     [
-        (["run", "--target", "0"], BadValue, "target"),
         (["nothing"], Missing, "nothing"),
         (["run", "--view", "online"], Unknown, "view"),
         (["run", "--point", "after_training"], Unknown, "point"),

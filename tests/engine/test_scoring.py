@@ -17,6 +17,7 @@ from rayfl.methods import APFL, Ditto, FedAvg, FedBABU, FedPer, FedRep, Method, 
 from rayfl.sampling import Trace
 from rayfl.testing.checks import TINY
 from rayfl.training import Client, State, Training
+from tests.support.datasets import of_classes
 from tests.support.federations import Poisoned, bytes_of_run, records_of, small
 from tests.support.refusals import refused
 from tests.support.workers import pretend
@@ -43,7 +44,7 @@ def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> 
     settings: dict[str, Any] = {"method": method, "data": DATA, "net": TINY, "rounds": 1, "metrics": ["f1"]}
     small(tmp_path / "run", training=TRAINING, checkpoint_every=1, **settings).run()
     recorded = records_of(tmp_path / "run")[-1]["evaluation"]["after_aggregation"]
-    models, f1 = load_models(tmp_path / "run"), measures(["f1"], 10)[0]
+    models, f1 = load_models(tmp_path / "run"), measures(["f1"], of_classes(10))[0]
     for one in models:
         for split in ("val", "test"):
             if len(models.data.clients[one.client].split(split)):

@@ -22,6 +22,7 @@ from rayfl.evaluation import FediOS
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
+from tests.support.datasets import of_classes
 from tests.support.federations import bytes_of_run, records_of, small
 from tests.support.refusals import refused
 
@@ -33,7 +34,7 @@ ALL = ["f1", "auroc", "calibration_error", "tests.support.metrics.brier"]
 
 
 def value(name: str, scores: Tensor = BY_HAND, labels: Tensor = LABELS, logits: bool = True) -> Any:
-    (measure,) = measures([name], scores.shape[1])
+    (measure,) = measures([name], of_classes(scores.shape[1]))
     return measure.value(scores, labels, logits)
 
 
@@ -80,7 +81,7 @@ def test_torchmetrics_by_import_path() -> None:
     assert value(path) == pytest.approx(0.5)
     kappa = "torchmetrics.classification.MulticlassCohenKappa"
     assert value(kappa) == pytest.approx(0.0)
-    (measure,) = measures([kappa], 3)
+    (measure,) = measures([kappa], of_classes(3))
     right = torch.tensor([0, 1, 0, 1])
     assert [measure.value(BY_HAND, right), measure.value(BY_HAND, LABELS)] == pytest.approx([1.0, 0.0])
 
@@ -159,8 +160,8 @@ def test_the_start_names_what_counts_classes_that_a_client_lacks(
 def test_torchmetrics_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
     with refused(Missing, "metrics"):
-        measures(["f1"], 10)
-    assert measures(["tests.support.metrics.brier"], 10)
+        measures(["f1"], of_classes(10))
+    assert measures(["tests.support.metrics.brier"], of_classes(10))
 
 
 # ---- in runs
@@ -286,7 +287,7 @@ def test_reports_and_pictures_show_a_metric(
     assert figure(["rounds", str(run.folder), "--quantity", "auroc", "--save", save]) == 0
     assert (tmp_path / "rounds.png").stat().st_size > 1000
     assert figure(["rounds", str(run.folder), "--quantity", "kappa", "--save", save]) == 2
-    assert "accuracy, loss, auroc" in capsys.readouterr().err
+    assert "figure, loss, auroc" in capsys.readouterr().err
 
 
 def test_metrics_in_the_summary(run: Result) -> None:

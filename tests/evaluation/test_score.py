@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rayfl.data.task import TASKS
 from rayfl.errors import BadCode
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import (
@@ -19,6 +20,7 @@ from rayfl.testing.by_hand import tiny
 from rayfl.training import Net
 from rayfl.training.client import NetCall
 from rayfl.training.loop import run_loop
+from tests.support.datasets import of_classes
 from tests.support.nets import make_client, make_images, smooth_net
 from tests.support.refusals import refused
 
@@ -145,16 +147,19 @@ def test_rows_are_scored_client_by_client():
     """Logits (0, ln 3) are probabilities 1/4 and 3/4: label 1 costs ln 4/3, label 0 costs ln 4."""
     logits = torch.tensor([[0, np.log(3)]] * 3, dtype=torch.float64)
     labels = torch.tensor([1, 0, 1])
-    first, second = score_rows({"personal": logits, "x": logits}, labels, [2, 1], frozenset({"x"}))
+    first, second = score_rows(
+        {"personal": logits, "x": logits}, labels, [2, 1], TASKS["classes"], frozenset({"x"})
+    )
     assert (first["personal"].score, second["personal"].score) == (1, 1)
     assert first["personal"].loss == pytest.approx((np.log(4 / 3) + np.log(4)) / 2)
     assert second["personal"].loss == pytest.approx(np.log(4 / 3))
     assert first["x"].loss is None
-    assert score_rows({"v": logits}, labels, [3], measures=measures(["f1"], 2))[0]["v"].measured["f1"]
+    found = score_rows({"v": logits}, labels, [3], TASKS["classes"], measures=measures(["f1"], of_classes(2)))
+    assert found[0]["v"].measured["f1"]
 
 
 def test_losses_of_which_no_mean_can_be_taken():
     scores = torch.tensor([[0.0, 1e300], [0.0, 0.0]], dtype=torch.float64)
-    huge, plain = score_rows({"personal": scores}, torch.tensor([0, 1]), [1, 1])
+    huge, plain = score_rows({"personal": scores}, torch.tensor([0, 1]), [1, 1], TASKS["classes"])
     assert (huge["personal"].score, huge["personal"].loss) == (0, None)
     assert plain["personal"].loss == pytest.approx(np.log(2))

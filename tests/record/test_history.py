@@ -61,7 +61,7 @@ def test_updates_that_were_dropped_count_for_nobody():
     """Client 1 is used in both rounds, client 0 in the second, client 2 in none."""
     records = [
         record(0, [0, 1], [0]),
-        record(1, [0, 1, 2], [2], **evaluation(correct=[1, 2, None], loss=None)),
+        record(1, [0, 1, 2], [2], **evaluation(score=[1, 2, None], loss=None)),
     ]
     history = History.build(Population.from_partition(PARTITION), records)
     assert history.times.tolist() == [1, 2, 0]
@@ -73,13 +73,13 @@ def test_updates_that_were_dropped_count_for_nobody():
 def test_scores_of_all_clients_and_of_some():
     """A column that names its clients leaves the others open; one null stands for all."""
     records = [
-        record(0, [0], **evaluation(correct=[1, 5, None], loss=None)),
+        record(0, [0], **evaluation(score=[1, 5, None], loss=None)),
         record(1, [0]),
         record(
             2,
             [0],
             not_finite=["loss.0=nan"],
-            **evaluation(clients=[2, 0], correct=[3, 4], loss=[0.5, 1.5], f1=[1, 0]),
+            **evaluation(clients=[2, 0], score=[3, 4], loss=[0.5, 1.5], f1=[1, 0]),
         ),
     ]
     history = History.build(Population.from_partition(PARTITION), records)

@@ -6,12 +6,13 @@ import pytest
 from rich.console import Console
 
 from rayfl import evaluation
+from rayfl.data.task import ACCURACY
 from rayfl.errors import Unknown
 from rayfl.methods import METHODS
 from rayfl.report import compare
 from rayfl.report.compare import comparison, group_records, group_runs, labels, short_labels
 from rayfl.report.summary import sentences
-from rayfl.report.text import mean_and_std, percent
+from rayfl.report.text import mean_and_std
 from rayfl.running.result import Result
 from rayfl.settings.description import flatten_config
 from tests.support.records import pool, write_run
@@ -193,7 +194,7 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"seed": 2}, {"method": "FedBN", "stop_after": 4})
     lines = rows(group_runs(runs))
     found = [run.figure for run in runs[:3]]
-    expected = percent(np.mean(found), np.std(found, ddof=1))
+    expected = ACCURACY.shown(np.mean(found), np.std(found, ddof=1))
     (row,) = [line for line in lines if line.strip().startswith("FedAvg")]
     assert row.split("  ")[0].strip() == "FedAvg"
     assert row.count(expected) == 2  # headline and last round
@@ -201,7 +202,7 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     assert "6.00 kB" in row
     (row,) = [line for line in lines if line.strip().startswith("FedBN")]
     assert "4 of 10" in row
-    assert percent(runs[3].figure) in row
+    assert ACCURACY.shown(runs[3].figure) in row
     assert "EmbeddedDigits, Dirichlet(alpha=0.3)" in lines[0]
     assert any("Incomplete runs" in line for line in lines)
 
@@ -209,7 +210,7 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
 def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
     (run,) = load(tmp_path, {"protocol": evaluation.FDSE()})
     (row,) = [line for line in rows(group_runs([run])) if line.strip().startswith("FedAvg")]
-    assert row.split()[4] == percent(run.summary["views"][0]["last"]["pooled"])
+    assert row.split()[4] == ACCURACY.shown(run.summary["views"][0]["last"]["pooled"])
 
 
 def test_means_are_over_seeds(tmp_path):
@@ -267,10 +268,10 @@ def test_what_went_wrong_is_counted(tmp_path):
 
 
 def test_spread_of_incomplete_values_is_na():
-    assert percent(*mean_and_std([0.5, None])) == "n/a"
-    assert percent(*mean_and_std([])) == "n/a"
-    assert percent(*mean_and_std([0.5])) == "50.00"
-    assert percent(*mean_and_std([0.4, 0.6])) == "50.00 ± 14.14"
+    assert ACCURACY.shown(*mean_and_std([0.5, None])) == "n/a"
+    assert ACCURACY.shown(*mean_and_std([])) == "n/a"
+    assert ACCURACY.shown(*mean_and_std([0.5])) == "50.00"
+    assert ACCURACY.shown(*mean_and_std([0.4, 0.6])) == "50.00 ± 14.14"
 
 
 def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):

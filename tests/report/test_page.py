@@ -15,6 +15,7 @@ import pytest
 
 from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
+from rayfl.data.task import ACCURACY
 from rayfl.report.page import PAGE, Line, Sheet, heat_map, histogram, line_chart, render, ticks, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import Circumstances, run_page
@@ -151,7 +152,7 @@ def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
 
 def test_a_histogram_by_hand() -> None:
     """Five equal parts, of which two are empty; a bound counts in the part that it begins."""
-    found = histogram("Spread", np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), bins=5).svg
+    found = histogram("Spread", np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), ACCURACY, bins=5).svg
     assert re.findall(r"<title>(.*?)</title>", found) == ["0 to 20 %: 2", "20 to 40 %: 1", "80 to 100 %: 3"]
     widths = {float(width) for width in re.findall(r'class="bar".*? width="(.*?)"', found)}
     heights = [float(height) for height in re.findall(r'class="bar".*? height="(.*?)"', found)]

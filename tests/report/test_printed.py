@@ -59,7 +59,7 @@ def test_every_row_and_column_is_a_federation(name: str) -> None:
         settings = table.settings(row, column)
         federation = federation_of(settings)
         names = {"method": federation.method, "data": federation.data, "protocol": federation.protocol}
-        names |= {} if isinstance(federation.net, list) else {"net": federation.net}
+        names |= {} if isinstance(federation.net, list | str) else {"net": federation.net}
         for key, made in names.items():
             assert type(made).__name__ == settings.get(key, "Default")
         assert (federation.rounds, federation.training.lr) == (settings["rounds"], settings["training.lr"])

@@ -5,8 +5,9 @@ import io
 from rich.console import Console
 
 from rayfl import evaluation
+from rayfl.data.task import ACCURACY
 from rayfl.report.summary import final_table
-from rayfl.report.text import clock, percent, size
+from rayfl.report.text import clock, size
 from rayfl.running.result import Result
 from tests.support.records import write_run
 
@@ -25,13 +26,13 @@ def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
     for entry in (personal, shared):
         for choice in ("last", "best_val", "last_k"):
             for name in ("mean", "pooled", "worst_decile"):
-                assert percent(entry[choice][name]) in text
+                assert ACCURACY.shown(entry[choice][name]) in text
     for name, domain in personal["last"]["domains"].items():
         (row,) = [line.split() for line in text.splitlines() if line.strip().startswith(f"{name} ")]
-        assert row[:3] == [name, "2", percent(domain["mean"])]
+        assert row[:3] == [name, "2", ACCURACY.shown(domain["mean"])]
     means = [d["mean"] for d in personal["last"]["domains"].values()]
-    assert f"mean of domains             {percent(sum(means) / 3)}" in text
-    headline = percent(summary["headline"]["figure"])
+    assert f"mean of domains             {ACCURACY.shown(sum(means) / 3)}" in text
+    headline = ACCURACY.shown(summary["headline"]["figure"])
     (line,) = [line for line in text.splitlines() if line.startswith("Protocol Default")]
     assert line.startswith(f"Protocol Default: {headline} %, personal, after aggregation")
     assert len(line) > 80, "the terminal wraps sentences, so that they can be copied"
@@ -60,7 +61,11 @@ def test_what_is_wrong_with_a_run_is_said(tmp_path):
 def test_texts_of_numbers():
     assert [clock(s) for s in (0, 59.6, 3661, 360000)] == ["0:00:00", "0:01:00", "1:01:01", "100:00:00"]
     assert [size(n) for n in (999, 1000, 2.5e9, 3e15)] == ["999 B", "1.00 kB", "2.50 GB", "3000.00 TB"]
-    assert (percent(0.12345), percent(0.5, 0.01), percent(None)) == ("12.35", "50.00 ± 1.00", "n/a")
+    assert (ACCURACY.shown(0.12345), ACCURACY.shown(0.5, 0.01), ACCURACY.shown(None)) == (
+        "12.35",
+        "50.00 ± 1.00",
+        "n/a",
+    )
 
 
 def test_the_mean_of_the_last_evaluations_says_their_number(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayfl.data import TEST, TRAIN, VAL, Dataset
+from rayfl.data import TEST, TRAIN, VAL, Arrays, Dataset
 from rayfl.data.partitions.partition import check_samples
 
 ORIGIN = {"train": TRAIN, "val": VAL, "test": TEST}
@@ -59,3 +59,8 @@ def matrix(dataset, clients_data, part):
 def spread(counts):
     """The largest difference between clients."""
     return (counts.max(axis=0) - counts.min(axis=0)).max()
+
+
+def of_classes(count: int) -> Dataset:
+    """A data set of so many classes, a sample of each."""
+    return Arrays(np.zeros((count, 1)), np.arange(count), test_fraction=0).load()

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl import Training
+from rayfl.data.task import TASKS
 from rayfl.errors import BadCode, BadValue, UserError
 from rayfl.training import BalancedSoftmax, Batch, Client, CrossEntropy, Focal, Loss, Params
 from rayfl.training.loop import run_loop
 from rayfl.training.losses import resolve_loss
 from rayfl.training.stacked import run_stacked
+from tests.support.datasets import of_classes
 from tests.support.federations import small
 from tests.support.nets import close, make_clients, only, smooth_net
 from tests.support.own_modules import OwnModules
@@ -44,7 +46,7 @@ def test_losses_by_hand(loss: Loss, counts: Tensor | None, expected: list[float]
     each = loss.per_sample(SCORES, TARGETS, counts)
     torch.testing.assert_close(each, torch.tensor(expected).double())
     torch.testing.assert_close(loss.mean(SCORES, TARGETS, counts), each.mean())
-    loss.check(3)
+    loss.check(of_classes(3))
 
 
 def test_validation_samples_of_classes_that_a_client_lacks_have_a_plain_loss() -> None:
@@ -103,7 +105,7 @@ def test_fits_and_totals_take_the_loss_of_the_run(run: Any, loss: Loss | str) ->
     for client, (w, total) in zip(clients, found, strict=True):
         x, y = client._examples.batch(client._indices)
         start = {name: t.clone().requires_grad_() for name, t in client.initial.items()}
-        counts, its = client.class_counts, resolve_loss(loss)
+        counts, its = client.class_counts, resolve_loss(loss, TASKS["classes"])
         gradients = torch.autograd.grad(
             its.mean(net.eval(Params(start, net.train_names), x), y, counts), [*start.values()]
         )
@@ -146,7 +148,7 @@ def test_what_gives_no_loss_to_each_sample_is_refused(tmp_path: Path, function: 
 def test_class_weights_are_one_for_each_class(tmp_path: Path) -> None:
     with refused(BadValue, "training.loss.class_weights"):
         CrossEntropy(class_weights=(1.0, -1.0))
-    CrossEntropy(class_weights=(0, 0, 0, 1, 1)).check(5)
+    CrossEntropy(class_weights=(0, 0, 0, 1, 1)).check(of_classes(5))
     training = Training(loss=CrossEntropy(class_weights=(1.0, 2.0)))
     with refused(BadCode, "training.loss"):
         small(tmp_path / "run", training=training).run()

@@ -72,7 +72,7 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     best = BestPoints.from_results(results, "max", ["clients"])
     assert starred(results, best) == ["clients=5, lr=1.0", "clients=100, lr=0.1"]
     caption = str(points_table(SPACE, results, best).caption)
-    assert caption == "* best by validation for each setting of clients, on which all accuracies depend"
+    assert caption == "* best by validation for each setting of clients, on which all figures depend"
     (tmp_path / "best.yaml").touch()
     written = write_all_best(SPACE, best, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(written)
@@ -159,7 +159,7 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "figure", "loss"),
+    ("protocol", "accuracy", "loss"),
     [
         (evaluation.Default(average="pooled"), (0.9 + 0.2) / 2, (1 + 3) / 2),
         (evaluation.FDSE(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),

@@ -13,6 +13,7 @@ from rayfl.methods import METHODS
 from rayfl.settings.description import config_of, dump_config
 from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Space, _short_key, display_value
+from rayfl.tune.sweep import check_sweep
 from tests.support.refusals import refused, told
 from tests.support.sweeps import ROOT, SPACES, write
 
@@ -233,15 +234,16 @@ def test_what_a_file_says_and_what_it_leaves_out(tmp_path):
     left_out = Space.load(write(tmp_path, title=""))
     assert (left_out.sweep, left_out.title, left_out.base_name) == ("tiny", "", "base")
     assert (left_out.samples, left_out.draw_seed, left_out.seeds, left_out.at_once) == (1, 0, (0,), None)
-    assert (left_out.metric, left_out.mode, left_out.best) == ("figure", "max", True)
+    assert (left_out.metric, left_out.mode, left_out.best) == ("figure", None, True)
     assert (left_out.scheduler, left_out.searcher) == ({"name": "none"}, None)
     entries = {"samples": 2, "draw_seed": 3, "at_once": 4, "metric": "worst_decile", "mode": "min"}
     others = '{title: "A\\nb", best: false, seeds: [5, 6]}'
     said = Space.load(write(tmp_path, entries=str(entries), others=others))
     assert (said.title, said.best, said.seeds) == ("A b", False, (5, 6))
     assert {key: getattr(said, key) for key in entries} == entries
-    assert Space.load(write(tmp_path, metric="metric: loss")).mode == "min", "small losses are good"
-    assert Space.load(write(tmp_path, metric="metric: loss", mode="mode: max")).mode == "max"
+    for metric, mode, expected in (("figure", "", "max"), ("loss", "", "min"), ("loss", "mode: max", "max")):
+        space = Space.load(write(tmp_path, metric=f"metric: {metric}", mode=mode or "title: x"))
+        assert check_sweep(space, space.example_points()).mode == expected, "small losses are good"
 
 
 def test_the_file_of_a_sweep_is_read_as_strictly_as_its_space(tmp_path):

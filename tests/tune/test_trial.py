@@ -84,9 +84,9 @@ def test_what_a_trial_reports_when_it_runs_goes_on_or_is_over(
     told.run(tmp_path)
     assert [report["score"] for report in told.reports] == scores
     assert (told.rounds, rounds_of(job.folder)) == ([1, 2, 3], 3)
-    told.run(tmp_path, -1.0)
+    told.run(tmp_path, -1e30)
     (failed,) = told.reports
-    assert (failed["round"], failed["score"]) == (0, -1.0)
+    assert (failed["round"], failed["score"]) == (0, -1e30)
     assert "method.mu is -1" in failed["failed"]
     job.folder.with_name("seed-4.stopped").touch()
     told.run(tmp_path)

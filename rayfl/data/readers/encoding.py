@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from pydantic import TypeAdapter
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where there is a table
@@ -94,7 +95,7 @@ class Encoding:
     @classmethod
     def from_record(cls, record: Sequence[Mapping[str, Any]]) -> Self:
         """Return an encoding that a run has recorded."""
-        return cls(tuple(Column(**column) for column in record))
+        return cls(tuple(TypeAdapter(Column).validate_python(column) for column in record))
 
     def record(self) -> list[dict[str, Any]]:
         """Return the encoding as JSON values."""

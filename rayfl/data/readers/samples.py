@@ -103,7 +103,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     forms = [_form_of_images(name, x) for x in inputs]
     inputs = [x for x, _ in forms]
     sizes = [len(x) for x in inputs]
-    given = [_plain_targets(part.y) for part in parts]
+    given = [_plain_targets(which, part.y) for which, part in zip(what, parts)]
     learned, remarks = _learned(name, what, given, sizes, form)
     if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
         raise BadData(name, f": one sample is {', and another '.join(kinds)}", "use one form")
@@ -179,22 +179,23 @@ def named_task(name: str | None) -> Task | None:
     return made()
 
 
-def _plain_targets(given: Any) -> Any:
-    """Return targets as an array or `NamedLabels`; columns of pandas have categories with an order."""
+def _plain_targets(what: str, given: Any) -> Any:
+    """Return targets as an array or `NamedLabels`; columns of pandas may have categories in order."""
     kind: Any = getattr(given, "dtype", None)
-    if getattr(kind, "categories", None) is not None and not kind.ordered:
-        given = given.astype(str)
-        given = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(given)
-    elif getattr(kind, "categories", None) is not None:
-        codes = np.asarray(getattr(given, "cat", given).codes)
+    if getattr(kind, "categories", None) is not None:
+        codes, names = np.asarray(getattr(given, "cat", given).codes), [str(each) for each in kind.categories]
         if empty := int((codes < 0).sum()):
-            raise BadData("y", f"has {empty} empty entries", "leave such rows out")
-        return NamedLabels(codes, [str(each) for each in kind.categories])
+            raise BadData(what, f"have {empty} empty entries in y", "leave such rows out")
+        if not kind.ordered:  # as texts would be: of those that there are
+            there = sorted({names[code] for code in np.unique(codes)})
+            places = np.array([there.index(name) if name in there else -1 for name in names])
+            codes, names = places[codes], there
+        return NamedLabels(codes, names)
     if isinstance(given, NamedLabels):
         return given
-    y = _list_as_array(given)
+    y = _list_as_array(given.to_numpy() if hasattr(given, "to_numpy") else given)
     if y is None:
-        raise BadData("y", f"is {short_repr(given)}", "give an array, or a list without gaps")
+        raise BadData(what, f"have y of {short_repr(given)}", "give an array, or a list without gaps")
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iuUb" else y
 
 
@@ -206,7 +207,7 @@ def _kind_of(what: str, y: Any) -> Kind:
         return "classes" if y.ndim == 1 and set(np.unique(y[:_IDS]).tolist()) <= {0.0, 1.0} else "numbers"
     if y.dtype.kind == "b" and y.ndim == 2:
         return "labels"
-    if y.dtype.kind in "iu" and y.ndim == 2 and y.max(initial=2) <= 1 and y.min(initial=0) == 0:
+    if y.dtype.kind in "iu" and y.ndim == 2 and y.size and {*np.unique(y).tolist()} <= {0, 1}:
         problem = f"have y of {y.dtype} {list(y.shape)} with 0 and 1 alone"
         raise BadData(what, problem, "give truth values, or data.task=labels, for several labels a sample")
     if y.dtype.kind in "iu" and y.ndim >= 2:
@@ -305,6 +306,8 @@ def _list_as_array(given: Any) -> np.ndarray | None:
     except ValueError:
         return None
     if array is not None and array.dtype.kind == "O" and all(isinstance(v, str) for v in array.flat):
+        room = 4 * array.size * max(map(len, array.flat), default=0)  # each has that of the longest
+        check_memory(room, "texts of labels or users", "use shorter ones")
         return array.astype(str)
     return array
 

@@ -77,7 +77,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     readers: dict[str, Callable[[Any], Any]] = {
         ".csv": pd.read_csv,
         ".tsv": partial(pd.read_csv, sep="\t"),
-        ".jsonl": partial(pd.read_json, lines=True, convert_dates=False),
+        ".jsonl": partial(pd.read_json, lines=True, dtype=False),
         ".parquet": partial(_read_parquet, path),
     }
     if path.suffix.lower() not in readers:

@@ -207,9 +207,11 @@ class Table(SampleData):
 
     def _without_gaps(self, frame: pd.DataFrame, inputs: pd.DataFrame) -> np.ndarray:
         """Return which rows are used; refuse missing values of which nobody has said a word."""
+        import pandas as pd
+
         gaps = frame[self._used].isna()
         if self.missing in ("error", "drop"):
-            gaps = gaps.join(inputs.isna(), lsuffix=" used")
+            gaps = pd.concat([gaps, inputs.isna()], axis=1)
         if self.missing != "drop" and (some := [name for name in gaps if gaps[name].any()]):
             name, empty = some[0], gaps[some[0]].to_numpy()
             count, first = counted(int(empty.sum()), "missing value"), int(empty.argmax())

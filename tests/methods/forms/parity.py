@@ -155,10 +155,11 @@ def parts(
     """Return a net in which a layer can be told from its BatchNorm, without kinks."""
     conv = nn.Sequential(nn.Conv2d(shape[0], width, 5, 3), nn.BatchNorm2d(width), nn.Softplus(), nn.Flatten())
     count = width * ((shape[1] - 5) // 3 + 1) * ((shape[2] - 5) // 3 + 1)
-    fc = nn.Sequential(nn.Linear(count, 6), nn.BatchNorm1d(6), nn.Tanh())
+    hidden = 6 * (positions or 1)
+    fc = nn.Sequential(nn.Linear(count, hidden), nn.BatchNorm1d(hidden), nn.Tanh())
     if positions:
-        fc.append(nn.Unflatten(1, (positions, 6 // positions)))
-    return conv, fc, nn.Linear(6 // (positions or 1), classes)
+        fc.append(nn.Unflatten(1, (positions, 6)))
+    return conv, fc, nn.Linear(6, classes)
 
 
 def small(shape: tuple[int, ...], classes: int) -> SplitNet:
