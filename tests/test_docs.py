@@ -181,7 +181,9 @@ def test_how_to_pages_run(page, few_digits, tmp_path, monkeypatch):
                 found[name]()
         for words in commands_of(code) if language in ("", "console") else ():
             text = " ".join(words)
-            reads = re.search(r"RUN|DATA|--data\.(root|train|x) [a-z\[]", text)  # files of the reader's
+            reads = re.search(
+                r"RUN|DATA|--data\.(root|train|x) (?!patients)[a-z\[]", text
+            )  # files of the reader's
             words += ["--engine", "Inline"] if "fedavgm.FedAvgM" in words else []
             runs = words[0] in ("report", "figure", "data", "export") or "Inline" in words
             if runs and not reads and "resnet" not in text:

@@ -2,7 +2,7 @@
 
     python examples/school/school.py school.mat school.csv
 
-It is the file that MALSAR's authors publish (J. Zhou, J. Chen, J. Ye: MALSAR, 2011): cells X and Y, one matrix
+It is the file of MALSAR (J. Zhou, J. Chen, J. Ye, 2011): cells X and Y, one matrix
 for each school. Marks go from 1 to 70, and are brought to 0 to 1 here, as in the papers that compare with it.
 """
 

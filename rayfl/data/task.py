@@ -53,6 +53,11 @@ class Figure:
         """Its name as a heading of printed ones."""
         return f"{self.name} in %" if self.percent else self.name
 
+    @property
+    def axis(self) -> str:
+        """What the axis of a chart is called whose title names it."""
+        return self.unit.strip() or self.name
+
     def text(self, value: float | None, std: float | None = None) -> str:
         """Return one as text, with its deviation if there is one; n/a: there is none.
 

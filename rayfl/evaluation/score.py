@@ -21,7 +21,7 @@ from rayfl.evaluation.measures import Measure, or_none
 from rayfl.system.text import short_repr
 from rayfl.training.client import NetCall
 from rayfl.training.examples import Examples
-from rayfl.training.losses import Loss, resolve_loss
+from rayfl.training.losses import BatchLoss, Loss, resolve_loss
 from rayfl.training.noise import step_keys
 from rayfl.training.step import start_all
 
@@ -291,7 +291,7 @@ def sum_figures(task: Task, scores: Tensor, targets: Tensor, counts: Sequence[in
 
 def _mean_losses(loss: Loss, scores: Tensor, targets: Tensor, counts: Sequence[int]) -> list[float]:
     """Return the mean loss of every client."""
-    if loss.of_batch:
+    if isinstance(loss, BatchLoss):
         rows = zip(scores.split(list(counts)), targets.split(list(counts)), strict=True)
         return [loss.mean(part, own).item() for part, own in rows]
     return (_sums(loss.per_sample(scores, targets).double(), counts) / np.array(counts)).tolist()

@@ -198,12 +198,13 @@ def check_partition(content: Any) -> None:
         raise ValueError("a client is of a domain that there is not")
 
 
-def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -> None:
+def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray], share: bool = True) -> None:
     """Check a line of ``metrics.jsonl``.
 
     Args:
         record: the line.
         samples: split -> number of samples of each client, int64 [clients].
+        share: whether scores are sums of shares of samples, from 0 to 1 each.
     """
     convert_content(_Record, record)
     everyone, cohort = range(len(samples["test"])), record["cohort"]
@@ -221,10 +222,10 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
         if {*map(len, (*before["up"].values(), *before["down"].values()))} - {len(before["clients"])}:
             raise ValueError("its bytes before the round are not those of its clients")
     for views in record.get("evaluation", {}).values():
-        _check_clients(views, samples)
+        _check_clients(views, samples, share)
 
 
-def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -> None:
+def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray], share: bool) -> None:
     for view, splits in views.items():
         for split, score in splits.items():
             if split not in samples:
@@ -235,7 +236,8 @@ def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) 
                 held = held[some]
             columns = [column for name, column in score.items() if name != "clients" and column is not None]
             scored = zip(score["score"], held.tolist(), strict=False)
-            if {*map(len, columns)} != {len(held)} or any(isinstance(c, int) and c > n for c, n in scored):
+            beyond = share and any(c is not None and not 0 <= c <= n for c, n in scored)
+            if {*map(len, columns)} != {len(held)} or beyond:
                 raise ValueError(f"{split} of view {short_repr(view)} is of other clients or samples")
 
 

@@ -301,7 +301,7 @@ def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         if population is None:
             population = read_population(folder)
         try:
-            check_record(record, population.samples)
+            check_record(record, population.samples, population.figure.percent)
             if record["round"] != number:
                 raise ValueError(f"it has round {record['round']}, where round {number} must be")
         except ValueError as error:

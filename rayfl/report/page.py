@@ -181,13 +181,16 @@ class Line:
     y: Sequence[float] | np.ndarray
 
 
-def line_chart(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
+def line_chart(
+    title: str, lines: Sequence[Line], unit: str, text: Callable[[float], str] = number
+) -> Chart | None:
     """Return lines over rounds; their looks are those of the legend's entries, in this order.
 
     Args:
         title: what the chart shows.
         lines: what is drawn; points that are not finite are left out.
         unit: what the vertical axis shows.
+        text: of a value.
 
     Returns:
         None where no line has a point.
@@ -196,7 +199,7 @@ def line_chart(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
     if not drawn:
         return None
     xs, ys = (np.concatenate([points[axis] for points in drawn]) for axis in (1, 2))
-    ends = "; ".join(f"{name} ends at {number(float(y[-1]))}" for name, _, y in drawn)
+    ends = "; ".join(f"{name} ends at {text(float(y[-1]))}" for name, _, y in drawn)
     margin = 0.05 * np.ptp(ys)
     heights = (ys.min() - margin, ys.max() + margin)
     picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, "completed rounds", unit)
@@ -204,7 +207,7 @@ def line_chart(title: str, lines: Sequence[Line], unit: str) -> Chart | None:
         look = f"look{k % LOOKS}"
         places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))
         drawn_line = SubElement(picture.root, "polyline", {"class": f"line {look}", "points": places})
-        SubElement(drawn_line, "title").text = f"{name}: {number(float(y[-1]))} at the end"
+        SubElement(drawn_line, "title").text = f"{name}: {text(float(y[-1]))} at the end"
         if len(x) == 1:
             at = {"cx": f"{picture.x(x[0]):.1f}", "cy": f"{picture.y(y[0]):.1f}", "r": "4"}
             SubElement(picture.root, "circle", {"class": f"dot {look}", **at})

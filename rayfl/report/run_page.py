@@ -42,7 +42,7 @@ from rayfl.report.page import (
 from rayfl.report.paper_tables import compare_runs, our_figure
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
-from rayfl.report.text import AVERAGE_NAMES, as_text, clock, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, clock, number, size
 from rayfl.settings.description import flatten_config
 from rayfl.system.files import explain_read_errors, open_file
 from rayfl.system.text import one_line
@@ -233,14 +233,14 @@ def _curves(result: RunRecords) -> list[Chart]:
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("figure", "loss", *metrics):
             kind = result.figure_kind
-            shown, unit = kind.title, "%" if kind.percent else kind.name
+            shown, unit, text = kind.title, kind.axis, kind.text
             if quantity != "figure":
-                shown = unit = one_line(quantity)
+                shown, unit, text = one_line(quantity), one_line(quantity), number
             lines = [
                 Line(heading, s.rounds + 1, values_over_rounds(result, s, quantity, split))
                 for heading, split, s in scores
             ]
-            charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit))
+            charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit, text))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
     charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))

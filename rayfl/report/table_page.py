@@ -137,7 +137,9 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
         kind = cells[0].figure_kind
         best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
-        found.append(line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.title))
+        found.append(
+            line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.axis, kind.text)
+        )
     return [chart for chart in found if chart is not None]
 
 

@@ -6,6 +6,7 @@ nothing else; :func:`explain_read_errors` makes one message of both. rayfl never
 
 from __future__ import annotations
 
+import codecs
 import errno
 import fcntl
 import json
@@ -81,7 +82,7 @@ def parse_json(content: bytes) -> Any:
     Raises:
         ValueError: it is no JSON, is nested too deeply to be read, or has NaN or text that is no Unicode.
     """
-    text = content.decode()
+    text = content.removeprefix(codecs.BOM_UTF8).decode()
     try:
         value = _JSON.decode(text)
     except RecursionError:

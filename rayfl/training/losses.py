@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, get_args
 
 import torch
@@ -23,8 +23,6 @@ TRIED_CALLS = 32
 class Loss(Value, ABC, place="training.loss"):
     """Base of all losses; one of your own overrides ``per_sample``, or is a function of scores and targets.
 
-    One that needs a whole batch overrides ``mean`` instead.
-
     Attributes:
         uses_counts: whether ``per_sample`` is given the client's training samples per class.
         kinds: of the targets that it goes with.
@@ -33,6 +31,7 @@ class Loss(Value, ABC, place="training.loss"):
     uses_counts: ClassVar[bool] = False
     kinds: ClassVar[tuple[Kind, ...]] = get_args(Kind)
 
+    @abstractmethod
     def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the loss of each sample, [B].
 
@@ -41,18 +40,10 @@ class Loss(Value, ABC, place="training.loss"):
             targets: [B, ...], see :class:`rayfl.data.task.Task`; truth values are numbers, 0 and 1.
             counts: int64 [classes]; None where the loss does not use them.
         """
-        raise Conflict(
-            "training.loss", f"is {self}, of whole batches", "the method needs one of single samples"
-        )
 
     def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
         """Return the mean over the samples."""
         return self.per_sample(scores, targets, counts).mean()
-
-    @property
-    def of_batch(self) -> bool:
-        """Whether there is no loss of a single sample."""
-        return type(self).per_sample is Loss.per_sample
 
     def check(self, dataset: Dataset) -> None:
         """Refuse one that does not give each sample a loss of its own, remembers calls, or draws.
@@ -68,7 +59,8 @@ class Loss(Value, ABC, place="training.loss"):
         draw = torch.Generator().manual_seed(0)
         scores = torch.randn(len(targets), *inside, outputs, generator=draw, requires_grad=True)
         counts = torch.ones(outputs, dtype=torch.int64)
-        call = self.mean if self.of_batch else self.per_sample
+        of_batch = isinstance(self, BatchLoss)
+        call = self.mean if of_batch else self.per_sample
         try:
             whole, first = call(scores, targets, counts), call(scores[:1], targets[:1], counts)
             (slope,) = torch.autograd.grad(whole.sum(), scores)
@@ -77,13 +69,13 @@ class Loss(Value, ABC, place="training.loss"):
         except Exception as error:
             problem = f"is {self}, which raises {type(error).__name__}: {error}"
             raise BadCode("training.loss", problem) from error
-        each = self.of_batch or (whole.shape == (len(targets),) and torch.allclose(whole[:1], first))
-        if not each or (self.of_batch and whole.dim()) or not slope.any():
+        each = of_batch or (whole.shape == (len(targets),) and torch.allclose(whole[:1], first))
+        if not each or (of_batch and whole.dim()) or not slope.any():
             raise BadCode(
                 "training.loss",
                 f"is {self}, which returns {short_repr(whole.detach())} for {len(targets)} samples",
-                "it must return the loss of each sample, [B], by its own scores and target; a class may "
-                "override mean instead, the loss of a batch",
+                "it must return the loss of each sample, [B], by its own scores and target; one that needs a "
+                "whole batch is a BatchLoss",
             )
         if not all(torch.equal(each, again[0]) for each in again):
             raise BadCode(
@@ -91,6 +83,18 @@ class Loss(Value, ABC, place="training.loss"):
                 f"is {self}, which returns other values when it is called again with the same scores",
                 "it must neither draw nor remember, or other processes and resumed runs have other numbers",
             )
+
+
+class BatchLoss(Loss):
+    """Base of losses that need a whole batch, such as those of rankings."""
+
+    def per_sample(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Refuse to tell what a single sample has."""
+        raise Conflict("training.loss", f"is {self}, of whole batches", "the method needs one of samples")
+
+    @abstractmethod
+    def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch, []."""
 
 
 class CrossEntropy(Loss):

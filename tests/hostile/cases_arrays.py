@@ -70,17 +70,22 @@ FILES: dict[str, tuple[str, bytes, type[UserError], str]] = {
     "a head of code": ("a.npz", zipped(x=forged("__import__('os')"), y=npy(Y)), Damaged, "a.npz"),
     "records": ("a.npz", npz(x=np.zeros(4, "f4,f4")), BadData, SAMPLES),
     "NaN": ("a.npz", npz(x=X * np.nan), BadData, SAMPLES),
-    "labels as numbers": ("a.npz", npz(y=Y / 2), BadData, SAMPLES),
+    "labels without a form": ("a.npz", npz(y=np.zeros((4, 2, 2))), BadData, SAMPLES),
     "labels too large for int64": ("a.npz", npz(y=Y.astype(np.uint64) + 2**63), BadData, SAMPLES),
     "fewer labels": ("a.npz", npz(y=Y[:3]), BadData, "a.npz"),
+}
+TABLES: dict[str, tuple[str, bytes, type[UserError], str]] = {
     "no parquet": ("a.parquet", b"PAR1" * 9, Damaged, "a.parquet"),
     "parquet, cut": ("a.parquet", parquet()[:-9], Damaged, "a.parquet"),
     "far more than it weighs": ("a.parquet", parquet(a=[np.zeros(2_500_000)] * 2), Damaged, "a.parquet"),
-    "no column": ("a.parquet", parquet().replace(b"\x01y", b"\x01z"), Unknown, "a.parquet"),
-    "texts": ("a.parquet", parquet(b=["u", "v"]), BadData, "a.parquet"),
-    "nothing there": ("a.parquet", parquet(b=[1.0, None]), BadData, "a.parquet"),
-    "lists that differ": ("a.parquet", parquet(a=[[1.0], [1.0, 2.0]]), BadData, "a.parquet"),
-    "lists of lists": ("a.parquet", parquet(a=[[[1.0]], [[2.0]]]), BadData, "a.parquet"),
+    "no column": ("a.parquet", parquet().replace(b"\x01y", b"\x01z"), Unknown, "data"),
+    "nothing there": ("a.parquet", parquet(b=[1.0, None]), BadData, "column 'b'"),
+    "lists that differ": ("a.parquet", parquet(a=[[1.0], [1.0, 2.0]]), BadData, "column 'a'"),
+    "lists of lists": ("a.parquet", parquet(a=[[[1.0]], [[2.0]]]), BadData, "column 'a'"),
+    "no numbers and no texts": ("a.csv", b'a,y\n1,"0\n', Damaged, "a.csv"),
+    "no text at all": ("a.csv", b"\xff\xfe\x00", Damaged, "a.csv"),
+    "no rows": ("a.csv", b"a,y\n", BadData, "data"),
+    "no JSON": ("a.jsonl", b'{"a": 1,\n', Damaged, "a.jsonl"),
 }
 
 CASES = [
@@ -88,9 +93,13 @@ CASES = [
         Case(f"arrays: {name}", RUN + file, kind, place, files={file: content})
         for name, (file, content, kind, place) in FILES.items()
     ),
+    *(
+        Case(f"tables: {name}", RUN.replace("ArrayFiles", "Table") + file, kind, place, files={file: content})
+        for name, (file, content, kind, place) in TABLES.items()
+    ),
     Case("arrays: no file", RUN + "a.npz", Missing, "a.npz"),
     Case("arrays: no name", RUN.replace(" --data.train ", ""), Missing, "data.train"),
-    Case("arrays: other names", RUN + "a.npz --data.x [a,b]", Unknown, "a.npz", files={"a.npz": npz()}),
+    Case("arrays: other names", RUN + "a.npz --data.x a", Unknown, "a.npz", files={"a.npz": npz()}),
     Case("arrays: no .npy", RUN + "a", Missing, "a", files={"a/x.npy": npy(X)}),
     *(
         Case(f"arrays: {name}", RUN + "a", kind, "a", files={"a/x.npy": content, "a/y.npy": npy(Y)})

@@ -90,9 +90,9 @@ LINES: list[tuple[str, Callable[[Path], None]]] = [
     ("an unknown point", line("evaluation", lambda e: {"nowhere": e["after_aggregation"]})),
     ("an unknown part", line(*TEST[:3], lambda parts: {"all": parts["test"]})),
     ("a part that was not recorded", line(*TEST[:3], lambda parts: {**parts, "common": parts["test"]})),
-    *((f"correct {v!r:.20}", line(*TEST, "score", v)) for v in (None, [1], [-1] * N, [10**6] * N, [0.5] * N)),
+    *((f"score {v!r:.20}", line(*TEST, "score", v)) for v in (None, [1], [-1] * N, [10**6] * N, ["1"] * N)),
     *((f"evaluated loss {v!r:.20}", line(*TEST, "loss", v)) for v in ([1], ["a"] * N, [1e308] * N)),
-    ("correct without a loss", line(*TEST, lambda score: {"score": score["score"]})),
+    ("score without a loss", line(*TEST, lambda score: {"score": score["score"]})),
     ("scores of a client that there is not", line(*TEST, lambda score: score | {"clients": [0, 1, 2, 99]})),
 ]
 

@@ -19,21 +19,26 @@ _READ = 64  # images that are decoded together
 _SCALED = 1000  # images that are scaled together
 
 
-def open_image(place: object, file: IO[bytes]) -> Image.Image:
+def open_image(place: object, file: IO[bytes], white: float | None = None) -> Image.Image:
     """Open an image in one of the formats that are read; nothing else in rayfl opens images.
 
     Args:
         place: where the image is, for messages.
         file: what it is in.
+        white: the value that becomes 255, of images of more than 8 bits; None: they are refused.
     """
-    image = Image.open(file, formats=FORMATS)
+    image: Image.Image = Image.open(file, formats=FORMATS)
+    if image.mode[0] in "IF" and white is not None:
+        values = np.asarray(image, np.float64) * (255 / white)
+        return Image.fromarray(values.round().clip(0, 255).astype(np.uint8))
     _check_depth(place, image)
     return image
 
 
 def _check_depth(place: object, image: Image.Image) -> None:
     if image.mode[0] in "IF":  # "I", "I;16" and "F": Pillow would cut their values off at 255
-        raise BadData(place, f"has the mode {image.mode}: rayfl reads images of 8 bits per value")
+        problem = f"has the mode {image.mode}, more than 8 bits per value"
+        raise BadData(place, problem, "ImageFolders reads such with data.white, the value that is white")
 
 
 def pixels(place: object, image: Image.Image) -> np.ndarray:
@@ -43,19 +48,22 @@ def pixels(place: object, image: Image.Image) -> np.ndarray:
     return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
 
 
-def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = False) -> np.ndarray:
+def read_image(
+    path: Path, side: int | None = None, grey_unless_rgb: bool = False, white: float | None = None
+) -> np.ndarray:
     """Read the file of an image as RGB.
 
     Args:
         path: the file.
         side: pixels of the square to which it is scaled, with antialiasing; as it is by default.
         grey_unless_rgb: whether an image that has not three channels loses its colours, if it has any.
+        white: see :func:`open_image`.
 
     Returns:
         uint8 [3, H, W].
     """
     advice = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    with explain_decode_errors(path, advice), open_file(path) as file, open_image(path, file) as image:
+    with explain_decode_errors(path, advice), open_file(path) as file, open_image(path, file, white) as image:
         grey = grey_unless_rgb and len(image.getbands()) != 3
         rgb = (image.convert("L") if grey else image).convert("RGB")
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from rayfl.data.readers.files import FileData, Side
 from rayfl.data.readers.images import in_chunks, read_image
 from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
+from rayfl.settings import above
 from rayfl.system.files import folder_entries
 
 log = logging.getLogger(__name__)
 
+_MEDICAL = (".dcm", ".nii", ".gz", ".nrrd", ".mha")
 _IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing")
@@ -94,7 +96,7 @@ class DomainFolders(FileData):
         found = self.find()
         origin = self.origin(found)
         each = file_digests(found.root / file for file in found.files)
-        key = [self.image_size, self.colour, hashlib.sha256(b"".join(each)).hexdigest()]
+        key = [self.image_size, self.colour, *self._white, hashlib.sha256(b"".join(each)).hexdigest()]
         images, _ = use_cache(type(self).__name__, key, partial(self._decode, found), self.cache, self.verify)
         dataset = Dataset(
             inputs=images,
@@ -113,6 +115,11 @@ class DomainFolders(FileData):
         return self.divide(dataset, self.seed or 0)
 
     @property
+    def _white(self) -> list[float]:
+        """Which value is white, of images of more than 8 bits."""
+        return [white] if (white := getattr(self, "white", None)) else []
+
+    @property
     def augments(self) -> bool:
         """Whether training images are augmented."""
         return bool(self.augment)
@@ -120,7 +127,8 @@ class DomainFolders(FileData):
     def _decode(self, found: Found) -> Decoded:
         files = [found.root / file for file in found.files]
         side = self.image_size
-        read = partial(read_image, side=side, grey_unless_rgb=self.colour != "RGB")
+        white = next(iter(self._white), None)
+        read = partial(read_image, side=side, grey_unless_rgb=self.colour != "RGB", white=white)
         return Decoded((len(files), 3, side, side), in_chunks(read, files), {})
 
     # ---- finding folders
@@ -212,6 +220,8 @@ class ImageFolders(DomainFolders):
     """``stratified`` is 80/20 for training and testing, the same for every seed; ``fdse`` is random 80/10/10
     for training, validation and testing, drawn from the seed.
     """
+    white: Annotated[float, above(0)] | None = None
+    """The value of white in images of 16 bits (65535 in most) or of floats; such are refused without it."""
 
     def find(self) -> Found:
         """Look for the images."""
@@ -233,6 +243,10 @@ class ImageFolders(DomainFolders):
             inside = [subfolder(root, domain) for domain in domains]
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
         if not classes:
+            if scan := next((path for path in root.rglob("*") if path.suffix.lower() in _MEDICAL), None):
+                raise BadData(
+                    scan, "is no image that rayfl reads", "convert such files to PNG or NumPy first"
+                )
             raise BadData(root, "holds no folders in folders; ImageFolders reads images from domain/class/*")
         return self.scan(root, domains, classes)
 

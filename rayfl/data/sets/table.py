@@ -178,6 +178,8 @@ class Table(SampleData):
         if self.users != FILE:
             tables = [rows.drop(columns=FILE) for rows in tables]
         frame = pd.concat(tables, ignore_index=True).rename(columns=str)
+        if not len(frame):
+            raise BadData("data", "has no rows")
         if odd := [name for name in (*self._used, *self.drop, *(self.x or ())) if name not in frame]:
             there = [name for name in frame if name != _PART]
             near = did_you_mean(odd[0], there)
@@ -253,7 +255,9 @@ def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         return column.astype("float64")
     known = column.dropna()
-    if pd.api.types.is_datetime64_any_dtype(column) or known.astype(str).str.fullmatch(_DATE).all():
+    if pd.api.types.is_datetime64_any_dtype(column) or (
+        len(known) and known.astype(str).str.fullmatch(_DATE).all()
+    ):
         problem = "has dates, which are no inputs: make numbers of them, such as days since the first"
         raise BadData(f"column {name!r}", problem, f"or leave it out ({_DROP}[{name}])")
     if not known.map(lambda value: isinstance(value, str | bool | int | float)).all():
