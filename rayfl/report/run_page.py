@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,8 @@ def _curves(result: RunRecords) -> list[Chart]:
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("figure", "loss", *metrics):
             kind = result.figure_kind
-            shown, unit, text = kind.title, kind.axis, kind.text
+            shown, unit = kind.title, kind.axis
+            text: Callable[[float], str] = kind.text
             if quantity != "figure":
                 shown, unit, text = one_line(quantity), one_line(quantity), number
             lines = [
