@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from rayfl import Federation, Inline, Result, Training, load_models, resumed
 from rayfl.commands.report import main as report
@@ -132,3 +133,41 @@ def test_numbers_are_divided_by_their_ranges(tmp_path: Path) -> None:
     assert matrix.shape == (4, 10)
     assert data.skew()["label_distance"] > 0.4
     assert "ranges" in data.table()
+
+
+def test_one_model_for_all_comes_to_the_least_squares_of_all(tmp_path: Path) -> None:
+    """A step of all of a client's samples in a round is a step of gradient descent on the pooled error."""
+    y = (X @ RNG.standard_normal((5, 1)) + 2.0 + USERS[:, None]).astype(np.float32)
+    data = Arrays(X, y, users=USERS, test_from="pooled", test_share=0.25)
+    training = Training(lr=0.2, batch_size=64, precision="float64")
+    whole = {"data": data, "net": MLP(hidden=[]), "training": training, "participation": 1.0}
+    result = federation(tmp_path / "run", rounds=300, **whole).run()
+    divided = data.federate(None, 0)
+    train, test = (divided.held.indices[split] for split in ("train", "test"))
+    ones = np.column_stack([X, np.ones(len(X))]).astype(np.float64)
+    solution = np.linalg.lstsq(ones[train], y[train], rcond=None)[0]
+    error = np.square(ones[test] @ solution - y[test]).mean()
+    headline = result.summary["headline"]["averages"]["pooled"]["figure"]
+    assert headline == pytest.approx(error, rel=1e-6)
+
+
+def test_models_pulled_together_come_to_their_closed_form(tmp_path: Path) -> None:
+    """Of one input without a bias: w_k = (a_k + lam m) / (b_k + lam), m their mean, with full batches."""
+    x = np.abs(X[:, :1]) + 0.5
+    y = (x * (1 + USERS[:, None])).astype(np.float32)
+    data = Arrays(x, y, users=USERS, test_from="pooled", test_share=0.25)
+    training = Training(lr=0.2, batch_size=64, precision="float64")
+    net = "tests.test_tasks.slope"
+    settings: dict[str, Any] = {"data": data, "net": net, "training": training, "averaging": "uniform"}
+    settings |= {"method": METHODS["MRMTL"](lam=0.5), "participation": 1.0}
+    federation(tmp_path / "run", rounds=100, eval_every=100, checkpoint_every=100, **settings).run()
+    models, divided = load_models(tmp_path / "run", data=False), data.federate(None, 0)
+    a = np.array([2 * (x[c.train] * y[c.train]).mean() for c in divided.clients])
+    b = np.array([2 * np.square(x[c.train]).mean() for c in divided.clients])
+    m = (a / (b + 0.5)).mean() / (1 - (0.5 / (b + 0.5)).mean())
+    own = [float(models[i].predict(np.ones((1, 1), np.float32)).item()) for i in range(8)]
+    assert own == pytest.approx(((a + 0.5 * m) / (b + 0.5)).tolist(), rel=1e-5)
+
+
+def slope(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(shape[0], classes, bias=False)
