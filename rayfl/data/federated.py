@@ -225,6 +225,7 @@ class FederatedData(DisplayMixin):
                 "std": list(map(float, self.dataset.std)),
                 "largest": self.dataset.largest,
             },
+            "strata": self.dataset.task.strata_name,
             "class_names": list(self.dataset.class_names),
             **self._describe_task(),
             **({"encoding": self.encoding.record()} if self.encoding else {}),

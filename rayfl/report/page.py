@@ -159,7 +159,7 @@ def count_cell(count: int) -> SheetCell:
 
 
 WIDTH, HEIGHT = 640, 280
-LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 72, 20, 12, 40
 MOST_POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
 LOOKS = 8
@@ -219,7 +219,7 @@ def histogram(title: str, figures: np.ndarray, kind: Figure, bins: int = 20) -> 
     ends = (0.0, 100.0) if kind.percent else (float(figures.min()), float(figures.max()))
     counts, edges = np.histogram(figures, bins, ends)
     heights = (0, max(1, int(counts.max())))
-    picture = _Picture(title, (edges[0], edges[-1]), heights, f"test {kind.title}", "clients", whole=True)
+    picture = _Picture(title, (edges[0], edges[-1]), heights, f"test {kind.title}", "clients", "y")
     for count, low, high in zip(counts, edges, edges[1:]):
         if count:
             place = {"x": f"{picture.x(low) + 1:.1f}", "y": f"{picture.y(count):.1f}"}
@@ -242,7 +242,7 @@ def heat_map(matrix: np.ndarray) -> str:
 
 
 class _Picture:
-    """A drawing with axes; ``x`` and ``y`` give the places of values."""
+    """A drawing with axes; ``x`` and ``y`` give the places of values, ``whole`` names axes of whole numbers."""
 
     def __init__(
         self,
@@ -251,19 +251,19 @@ class _Picture:
         y: tuple[float, float],
         x_label: str,
         y_label: str,
-        whole: bool = False,
+        whole: str = "x",
     ) -> None:
         (self._x0, self._x1), (self._y0, self._y1) = (_widen_range(*x), _widen_range(*y))
         box = f"0 0 {WIDTH} {HEIGHT}"
         self.root = Element(
             "svg", {"class": "chart", "viewBox": box, "role": "img", "aria-label": one_line(alt)}
         )
-        for value in (v for v in ticks(self._y0, self._y1) if not whole or v == round(v)):
+        for value in ticks(self._y0, self._y1, "y" in whole):
             place = f"{self.y(value):.1f}"
             ends = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": place, "y2": place}
             SubElement(self.root, "line", {"class": "grid", **ends})
             self._text(f"{value:g}", LEFT - 6, self.y(value) + 4, "end")
-        for value in (v for v in ticks(self._x0, self._x1) if v == round(v)):  # rounds and per cent
+        for value in ticks(self._x0, self._x1, "x" in whole):
             self._text(f"{value:g}", self.x(value), HEIGHT - BOTTOM + 16, "middle")
         self._text(x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "middle")
         middle = (TOP + HEIGHT - BOTTOM) / 2
@@ -286,12 +286,13 @@ class _Picture:
         return Markup(tostring(self.root, encoding="unicode"))
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Return up to seven round numbers between two values."""
+def ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Return up to seven round numbers between two values, on request only whole ones."""
     step = 10.0 ** math.floor(math.log10(high - low))
     step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1, 2) if (high - low) / (step * part) <= 7)
     first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    found = [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [value for value in found if not whole or value == round(value)]
 
 
 def _thin_points(line: Line) -> tuple[np.ndarray, np.ndarray]:

@@ -318,9 +318,14 @@ def _client_sheet(
         ]
         for i in order.tolist()
     ]
-    known = ["client", "domain", "train", "val", "test", "classes", "rounds trained"]
+    known = ["client", "domain", "train", "val", "test", _strata(partition), "rounds trained"]
     heads = [*known, *(heading for heading, _, _ in reported)]
     return Sheet(caption, heads, rows, search=True)
+
+
+def _strata(partition: Mapping[str, Any] | None) -> str:
+    """Return what people call the columns of the label matrix."""
+    return partition["strata"] if partition else "classes"
 
 
 def _classes(partition: Mapping[str, Any] | None) -> list[int]:
@@ -358,8 +363,8 @@ def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return [
         ("Samples of a client", f"{skew['samples_min']:,} to {skew['samples_max']:,}"),
         ("Median samples of a client", f"{skew['samples_median']:,.0f}"),
-        ("Classes of a client", f"{skew['classes_min']} to {skew['classes_max']}"),
-        ("Mean classes of a client", f"{skew['classes_mean']:.1f}"),
+        (f"{_strata(partition).capitalize()} of a client", f"{skew['classes_min']} to {skew['classes_max']}"),
+        (f"Mean {_strata(partition)} of a client", f"{skew['classes_mean']:.1f}"),
         ("Distance of labels from the pooled ones", f"{skew['label_distance']:.3f}"),
         ("Entropy of a client's labels", f"{skew['label_entropy']:.2f} bits"),
         ("Entropy of all labels", f"{skew['pooled_label_entropy']:.2f} bits"),
@@ -370,7 +375,8 @@ def _label_map(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if partition is None or (matrix := label_matrix(partition)) is None:
         return None
     names = [one_line(str(name)) for name in partition["class_names"]]
-    title, sheet = "Training samples of each class", None
+    strata = _strata(partition)
+    title, sheet = f"Training samples by {strata}", None
     if matrix.size <= WRITTEN:
         rows: list[Row] = [
             [count_cell(i), *map(count_cell, counts)] for i, counts in enumerate(matrix.tolist())
@@ -384,11 +390,11 @@ def _label_map(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
         most = round(float(matrix.max()))
     lines = "a line per client" if together == 1 else f"a line per {together} clients, their mean"
     return {
-        "title": f"{title}: {lines}, a column per class",
+        "title": f"{title}: {lines}, a column for each of the {strata}",
         "address": heat_map(matrix),
         "height": max(6.0, min(32.0, 1.5 * len(matrix))),
-        "alt": f"Map of the training samples of {clients:,} clients in {len(names)} classes; "
-        f"the table of clients has the number of classes of each",
+        "alt": f"Map of the training samples of {clients:,} clients in {len(names)} {strata}; "
+        f"the table of clients has the number of {strata} of each",
         "most": f"{most:,}",
         "last": f"{clients - 1:,}",
         "sheet": sheet,

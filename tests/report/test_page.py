@@ -62,7 +62,7 @@ def test_a_run_has_its_page(folder: Path) -> None:
     assert "the numbers of one seed" in page
     for word in ("FedAvg", "training.lr", "Received in all", "Training loss", "git_commit"):
         assert word in page
-    written = page.split("Training samples of each class, in numbers")[1].split("</table>")[0]
+    written = page.split("Training samples by classes, in numbers")[1].split("</table>")[0]
     counts = [int(n) for n in re.findall(r'<td class="number" data-value="(\d+).0">', written)]
     assert len(counts) == 12 * 10
     assert sum(counts) == Result.load(folder).history.population.samples["train"].sum()
