@@ -502,7 +502,7 @@ def school() -> Rows:
     return [["", "reported", *(f"seed {k}" for k in range(len(each))), "printed, epsilon 6"], *rows]
 
 
-CHARACTER_ROWS = ["FedAvg", "Local", "FedPer", "Ditto"]
+CHARACTER_ROWS = ["FedAvg", "Local", "FedPer"]
 
 
 def shakespeare() -> Rows:

@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-LENGTH, STRIDE, LEAST = 80, 10, 4000
+LENGTH, STRIDE, LEAST = 80, 40, 4000
 
 
 def read_speakers(text: str) -> dict[str, str]:

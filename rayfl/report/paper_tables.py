@@ -177,9 +177,11 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
     if short:
         warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
     warnings += dict.fromkeys(text for _, left_out in known for text in left_out)
+    kind = ours[0].figure_kind
+    empty = Entry(row, column, None, None, "", seeds, warnings=warnings, kind=kind)
     if why := "; ".join(filter(None, (conflicts_of(kept, cell_of) for kept, _ in known))):
         warnings.append(f"no mean, because {why} ({CONFLICT})")
-        return Entry(row, column, None, None, "", seeds, warnings=warnings)
+        return empty
     facts: dict[str, Callable[[RunRecords], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
@@ -187,15 +189,14 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
     for what, tells in facts.items():
         if any(len({tells(cell[seed]) for seed in seeds} - {None}) > 1 for cell in cells):
             warnings.append(f"no mean, because its seeds have different {what}")
-            return Entry(row, column, None, None, "", seeds, warnings=warnings)
+            return empty
     if keys := sorted({key for cell in cells for key in _changing_facts([cell[seed] for seed in seeds])}):
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
-        return Entry(row, column, None, None, "", seeds, warnings=warnings)
+        return empty
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    kind = ours[0].figure_kind
     shown = [[kind.scale * value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in shown):
-        return Entry(row, column, None, None, "", seeds, warnings=warnings)
+        return empty
     means = [float(np.mean(values)) for values in shown]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""

@@ -50,6 +50,7 @@ def partition(clients: int, domains: tuple[str, ...] = ("ink", "print"), val: bo
     """Client i has 100 + i training, 10 validation and 20 + i test samples of domain i mod M."""
     return {
         "domain_names": list(domains),
+        "strata": "classes",
         "clients": [
             {"train": 100 + i, "val": 10 if val else 0, "test": 20 + i, "domain": i % len(domains)}
             for i in range(clients)
