@@ -2,8 +2,8 @@
 
     python examples/shakespeare/shakespeare.py input.txt shakespeare
 
-The text has blocks with a blank line between them, whose first line is a speaker's name and a colon, as the plays in
-https://github.com/karpathy/char-rnn have. The last fifth of what a speaker says is for testing.
+The text has blocks with a blank line between them, whose first line is a speaker's name and a colon, as the
+plays in https://github.com/karpathy/char-rnn have. The last fifth of what a speaker says is for testing.
 """
 
 import gzip

@@ -431,7 +431,7 @@ class FederatedData(DisplayMixin):
         names = [one_line(name) for name in self.dataset.class_names]
         held = [self.dataset.task.strata_name, *map(str, (matrix > 0).sum(axis=1))]
         if len(names) <= _COLUMNS:
-            return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]
+            return [held, *([name[:7], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]
         order = np.argsort(-matrix, axis=1, kind="stable")[:, :3]
         words = [", ".join(f"{names[c]} {row[c]}" for c in top if row[c]) for row, top in zip(matrix, order)]
         return [held, [f"largest {self.dataset.task.strata_name}", *words]]

@@ -190,7 +190,7 @@ class Numbers(Task):
         if len(values := np.unique(first)) > RANGES:
             values = np.unique(np.quantile(first, np.linspace(0, 1, RANGES + 1)[:-1]))
         places = np.maximum(np.searchsorted(values, first, side="right") - 1, 0)
-        return places.astype(np.int64), tuple(f"from {value:.4g}" for value in values)
+        return places.astype(np.int64), tuple(f"≥{value:.3g}" for value in values)
 
     def per_sample(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return the squared error, of several numbers its mean."""

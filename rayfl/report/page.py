@@ -242,7 +242,7 @@ def heat_map(matrix: np.ndarray) -> str:
 
 
 class _Picture:
-    """A drawing with axes; ``x`` and ``y`` give the places of values, ``whole`` names axes of whole numbers."""
+    """A drawing with axes; ``x`` and ``y`` give the places of values, ``whole`` axes have whole numbers."""
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ def test_strata_by_hand() -> None:
     assert numbers(NUMBERS[:, None])[0].tolist() == [2, 0, 1] * 4
     places, names = numbers(np.arange(100, dtype=np.float32)[:, None])
     assert np.bincount(places).tolist() == [10] * 10
-    assert names[:2] == ("from 0", "from 9.9")
+    assert names[:2] == ("≥0", "≥9.9")
     places, names = labels(LABELS)
     assert [names[k] for k in places[:4]] == ["0", "1", "none", "2"]
     assert positions(POSITIONS) == (pytest.approx(np.zeros(12)), ("all",))
