@@ -62,6 +62,15 @@ def test_the_bytes_are_those_of_the_net() -> None:
             assert float(value) * UNITS[unit] == pytest.approx(expected, abs=0.005 * UNITS[unit]), name
 
 
+def test_what_each_method_learns() -> None:
+    text = PAGE.read_text().split("## What they learn")[1].split("\n## ")[0]
+    *_, vectors, classes = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
+    told = {class_name(name): 3 for name in re.findall(r"[\w-]+", vectors)}
+    told |= {class_name(name): 1 for name in re.findall(r"[\w-]+", classes.partition(", unless")[0])}
+    found = {name: len(method().facts.tasks) for name, method in METHODS.items()}
+    assert {name: count for name, count in found.items() if count < 4} == told
+
+
 def test_which_method_names_two_and_what_their_table_has() -> None:
     """Both are rows of a table of the page that the case names; accuracies are those of the named column."""
     text = (PAGE.parent / "which.md").read_text()

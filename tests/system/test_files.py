@@ -63,6 +63,7 @@ def test_all_of_a_line_is_appended_or_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_json_is_strict_utf_8_of_a_bounded_depth() -> None:
     assert parse_json(b'["\\ud83d\\ude00", -1.5]') == ["\U0001f600", -1.5]
+    assert parse_json(b"\xef\xbb\xbf[1]") == [1]  # as some editors begin a file
     for content in (b"NaN", b"[-Infinity]", b"[" * 100_000, b'"\\ud800"', b'"\\uD800"', b"\xff", b""):
         with pytest.raises(ValueError, match=r"."):
             parse_json(content)
