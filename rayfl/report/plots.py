@@ -178,7 +178,7 @@ def roughness(values: np.ndarray) -> float:
 
 def progress_table(series: Sequence[Series], panels: Sequence[str], target: float | None) -> Table:
     """Return the roughness of the curves of figures and, for a target as printed, when they reach it."""
-    kind = _kind_of(series)
+    kind = _figure_of(series)
     title = f"Roughness of test {kind.name}: standard deviation of the change between evaluations"
     title += ", in points" * kind.percent
     if target is not None:
@@ -214,7 +214,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, 
                 draw_band(ax, curves, look.label(s.name), place)
         ax.set(title=_panel_title(panel, look), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    label = drawn(f"test {_kind_of(series).title if quantity == 'figure' else quantity}")
+    label = drawn(f"test {_figure_of(series).title if quantity == 'figure' else quantity}")
     return look.add_legend(figure, axes, label)
 
 
@@ -265,7 +265,7 @@ def draw_sweep(
             ax.errorbar(x, means, yerr=bars, label=look.label(name), capsize=2, **looks)
         scale_axis(ax, values)
         ax.set(title=_panel_title(panel, look), xlabel=look.label(over, over.rpartition(".")[2]))
-    kind = _kind_of([s for _, points in lines for _, s in points])
+    kind = _figure_of([s for _, points in lines for _, s in points])
     return look.add_legend(figure, axes, drawn(f"test {kind.title}"))
 
 
@@ -293,7 +293,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
-    kind = _kind_of(series)
+    kind = _figure_of(series)
     if start and start >= highest:  # the axis would be upside down
         most = f"{kind.text(highest)}{kind.unit}"
         raise BadValue("start", f"is {start}", f"it must be below the highest bar, {most}")
@@ -317,7 +317,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
         if len(domains) < 3:
             raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three", "draw bars")
         table = np.array([[np.mean(_chosen_values(s, domain)) for domain in domains] for s in own])
-        kind = _kind_of(own)
+        kind = _figure_of(own)
         best = np.nanmax(table, axis=0) if kind.higher else np.nanmin(table, axis=0)
         shares = table / np.where(best > 0, best, 1)
         shares = shares if kind.higher else 1 / shares
@@ -378,7 +378,7 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     counts = {len(run) for seeds in runs for own in seeds for run in own}
     divisions = {run.history.population.division for s in series for run in s.runs}
     few = len(counts) == len(divisions) == 1 and max(counts) <= _FEW  # client 0 is the same one everywhere
-    kind = _kind_of(series)
+    kind = _figure_of(series)
     for place, (s, seeds) in enumerate(zip(series, runs)):
         values = kind.scale * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]
@@ -466,7 +466,7 @@ def _means_and_errors(places: Sequence[tuple[Series, str]]) -> tuple[np.ndarray,
     return means, errors
 
 
-def _kind_of(series: Sequence[Series]) -> Figure:
+def _figure_of(series: Sequence[Series]) -> Figure:
     """Return the figure of some runs; different ones have no common axis."""
     kinds = list(dict.fromkeys(run.figure_kind for s in series for run in s.runs))
     if len(kinds) > 1:

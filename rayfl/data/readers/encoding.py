@@ -12,14 +12,14 @@ from pydantic import TypeAdapter
 if TYPE_CHECKING:
     import pandas as pd  # at run time where there is a table
 
-Missing = Literal["error", "mean", "zero", "drop"]
+MissingValues = Literal["error", "mean", "zero", "drop"]
 Standardise = Literal["all", "client", "none"]
 Scale = tuple[float, float]
 """What is subtracted from a number, and by what it is divided then."""
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """A column of inputs.
 
     Attributes:
@@ -62,11 +62,11 @@ class Encoding:
         columns: in the order of the inputs.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, rows: Sequence[np.ndarray], fill: Missing, standardise: Standardise
+        cls, frame: pd.DataFrame, rows: Sequence[np.ndarray], fill: MissingValues, standardise: Standardise
     ) -> Self:
         """Return the encoding that training rows make.
 
@@ -80,7 +80,7 @@ class Encoding:
         columns = []
         for name in frame.columns:
             if frame[name].dtype.kind == "O":
-                columns.append(Column(name, sorted(train[name].dropna().unique().tolist())))
+                columns.append(InputColumn(name, sorted(train[name].dropna().unique().tolist())))
                 continue
             mean = train[name].mean()
             empty = 0.0 if fill == "zero" or np.isnan(mean) else float(mean)
@@ -89,20 +89,20 @@ class Encoding:
             if standardise != "none":
                 scale = _scale_of(whole.iloc[np.unique(np.concatenate(rows))]) or (0.0, 1.0)
                 scales = [_scale_of(whole.iloc[own]) for own in rows] if standardise == "client" else None
-            columns.append(Column(name, None, empty, scale, scales))
+            columns.append(InputColumn(name, None, empty, scale, scales))
         return cls(tuple(columns))
 
     @classmethod
     def from_record(cls, record: Sequence[Mapping[str, Any]]) -> Self:
         """Return an encoding that a run has recorded."""
-        return cls(tuple(TypeAdapter(Column).validate_python(column) for column in record))
+        return cls(tuple(TypeAdapter(InputColumn).validate_python(column) for column in record))
 
     def record(self) -> list[dict[str, Any]]:
         """Return the encoding as JSON values."""
         return [asdict(column) for column in self.columns]
 
     def encode(self, frame: pd.DataFrame, clients: np.ndarray | None = None) -> np.ndarray:
-        """Return inputs, float32 [n, d], of a table's rows; see :meth:`Column.encode`."""
+        """Return inputs, float32 [n, d], of a table's rows; see :meth:`InputColumn.encode`."""
         return np.concatenate([column.encode(frame[column.name], clients) for column in self.columns], axis=1)
 
 

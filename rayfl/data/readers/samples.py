@@ -21,7 +21,7 @@ from rayfl.system.text import short_repr
 
 _PART_NAMES = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _IDS = 10_000_000  # more than that are a mistake
-_MANY = 20  # classes without names of which one remarks that they may be a quantity
+_LIKE_A_QUANTITY = 20  # classes without names of which one remarks that they may be a quantity
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _learned(
     known = [*own, *names[len(own) :]][: len(names)]
     labels = [_as_labels(which, y, known) for which, y in zip(what, given)]
     classes, class_names, remarks = classes_of(name, labels, known)
-    if len(class_names) >= _MANY and not names and labels[0].dtype.kind == "i" and remarks:
+    if len(class_names) >= _LIKE_A_QUANTITY and not names and labels[0].dtype.kind == "i" and remarks:
         remarks = [f"{remarks[0]}. If y is a quantity, --data.task numbers learns it as one"]
     return {"labels": classes, "class_names": tuple(names or class_names), "task": task}, remarks
 

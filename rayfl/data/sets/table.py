@@ -14,11 +14,10 @@ from rayfl.data.base import TestFrom, carve
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.encoding import Encoding, Missing, Standardise
+from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_frame
-from rayfl.errors import BadData, Conflict, Unknown
-from rayfl.errors import Missing as NotGiven
+from rayfl.errors import BadData, Conflict, Missing, Unknown
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above, at_least, below
 from rayfl.system.text import counted, did_you_mean
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 FILE = "file"
 """As ``users``: every file has the rows of one client."""
-MOST_VALUES = 100
+MOST_TEXTS = 100
 """Different texts of a column that are inputs without a question."""
-_WORDS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
+_PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
 _PART = "part of the data"
 _DROP = "data.drop: "
 _DATE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?"
@@ -92,7 +91,7 @@ class Table(SampleData):
         test_by: str | None = None,
         test_group: str | None = None,
         task: str | None = None,
-        missing: Missing = "error",
+        missing: MissingValues = "error",
         standardise: Standardise = "all",
         names: Sequence[str] | None = None,
         test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
@@ -118,7 +117,8 @@ class Table(SampleData):
     def load(self) -> Dataset:
         """Read the rows; inputs are numbers, and of texts the places of their values, until ``encode``."""
         frame = self._rows()
-        inputs, kept = (found := self._inputs(frame)), self._without_gaps(frame, found)
+        inputs = self._inputs(frame)
+        kept = self._without_gaps(frame, inputs)
         told = [f"inputs: {', '.join(_use_of(inputs[name]) for name in inputs)}"]
         if unused := [str(name) for name in frame if name not in (*inputs, *self._used, _PART)]:
             told.append(f"columns that are left out: {', '.join(unused)}")
@@ -173,7 +173,7 @@ class Table(SampleData):
                 paths = sorted(glob.glob(str(Path(name).expanduser()))) or [name]
                 given += [(part, Path(path).stem, read_frame(Path(path))) for path in paths]
         if not any(part == TRAIN for part, _, _ in given):
-            raise NotGiven("data.train", "is not given: Table needs files, or a frame in Python")
+            raise Missing("data.train", "is not given: Table needs files, or a frame in Python")
         tables = [rows.assign(**{_PART: part, FILE: name}) for part, name, rows in given]
         if self.users != FILE:
             tables = [rows.drop(columns=FILE) for rows in tables]
@@ -186,9 +186,9 @@ class Table(SampleData):
             raise Unknown("data", f"have no column {odd[0]!r}{near} There are {', '.join(there[:20])}")
         if self.split:
             words = frame[self.split].astype(str).str.lower()
-            if odd := sorted({*words} - _WORDS.keys()):
+            if odd := sorted({*words} - _PARTS.keys()):
                 raise BadData(f"column {self.split!r}", f"has {odd[0]!r}", "it must say train, val or test")
-            frame[_PART] = words.map(_WORDS)
+            frame[_PART] = words.map(_PARTS)
         order = frame[_PART].map({TRAIN: 0, TEST: 1, VAL: 2}).argsort(kind="stable")
         return frame.iloc[order].reset_index(drop=True)
 
@@ -202,7 +202,7 @@ class Table(SampleData):
             raise BadData("data", "has no columns for inputs", "name some in data.x")
         found = {name: _numbers_or_texts(name, frame[name]) for name in names}
         for name, column in found.items():
-            if not self.x and column.dtype.kind == "O" and (count := column.nunique()) > MOST_VALUES:
+            if not self.x and column.dtype.kind == "O" and (count := column.nunique()) > MOST_TEXTS:
                 problem = f"has {count} different texts, of which each would be an input"
                 raise BadData(f"column {name!r}", problem, f"leave it out ({_DROP}[{name}]), or name data.x")
         return pd.DataFrame(found)
