@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from rayfl import Federation, Inline, Result, Training, load_models, resumed
 from rayfl.commands.report import main as report
@@ -14,9 +14,10 @@ from rayfl.data import Arrays, Dirichlet
 from rayfl.errors import Conflict
 from rayfl.evaluation import Default
 from rayfl.evaluation.metrics import client_metrics
-from rayfl.methods import METHODS, Ditto, FedAvg, FedPer, FedProto
+from rayfl.methods import METHODS, Ditto, FedAvg, FedFomo, FedPer, FedProto
 from rayfl.nets import MLP, CharLSTM
 from rayfl.record.history import read_records
+from rayfl.training.losses import BatchLoss
 from tests.support.refusals import refused
 
 RNG = np.random.default_rng(3)
@@ -125,6 +126,16 @@ def test_what_does_not_go_together_is_refused_by_name(tmp_path: Path) -> None:
         federation(tmp_path / "b", data=Arrays(TOKENS[:, :-1], TOKENS[:, 1:]), net=CharLSTM()).run()
     with refused(Conflict, "net"):
         federation(tmp_path / "c", data=Arrays(TOKENS, TOKENS[:, 0]), net=CharLSTM(positions=True)).run()
+    with refused(Conflict, "training.loss"):  # which has no loss of a sample
+        federation(tmp_path / "d", method=FedFomo(), training=Training(loss=SpreadOfErrors())).run()
+    assert not any(tmp_path.glob("?/checkpoints/*"))
+
+
+class SpreadOfErrors(BatchLoss):
+    """The variance of what is wrong."""
+
+    def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
+        return (scores - targets).var(0).mean()
 
 
 def test_numbers_are_divided_by_their_ranges(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def show_data(data: Data | None = None, clients: int | None = None, seed: int = 
     dataset = divided.dataset
     facts = {
         "samples": f"{len(dataset.labels):,}, of shape {' x '.join(map(str, dataset.shape))}",
-        "classes": f"{dataset.classes}: {', '.join(map(one_line, dataset.class_names))}",
+        dataset.task.strata_name: f"{dataset.classes}: {', '.join(map(one_line, dataset.class_names))}",
         "domains": ", ".join(map(one_line, dataset.domain_names)),
     }
     for name, text in facts.items():

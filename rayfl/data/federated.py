@@ -13,11 +13,10 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, ClientData, Clients, Dataset
 from rayfl.data.readers.encoding import Encoding
-from rayfl.data.task import Classes
+from rayfl.data.task import Classes, named_task
 from rayfl.errors import Conflict, Unknown
 from rayfl.randomness import numpy_generator
 from rayfl.settings.base import DisplayMixin
-from rayfl.settings.imports import import_by_path
 from rayfl.system.files import write_file
 from rayfl.system.text import counted, one_line
 
@@ -309,7 +308,7 @@ class FederatedData(DisplayMixin):
             learned = {
                 "targets": np.broadcast_to(np.zeros((1, *inside), kind), (n, *inside)),
                 "target_names": tuple(map(str, range(task["outputs"]))),
-                "task": import_by_path(task["class_path"])(),
+                "task": named_task(task["class_path"]),
             }
         dataset = Dataset(
             inputs=np.broadcast_to(np.full((1, *shape), fill, dtype), (n, *shape)),

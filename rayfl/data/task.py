@@ -12,9 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfl.errors import Unknown, error_context
+from rayfl.settings.imports import import_by_path
+
 Kind = Literal["classes", "numbers", "labels", "positions"]
 NOT_ASKED = -100
 """The class of a position where none is asked for."""
+WORST = 1e30
+"""What stands for an error that is not finite, so that it is not left out of means."""
 RANGES = 10
 """Ranges of a number, with as many samples each, by which partitions and splits go."""
 
@@ -193,8 +198,8 @@ class Numbers(Task):
         return places.astype(np.int64), tuple(f"≥{value:.3g}" for value in values)
 
     def per_sample(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the squared error, of several numbers its mean."""
-        return (scores.double() - targets.double()).square().mean(1)
+        """Return the squared error, of several numbers its mean; at most ``WORST``."""
+        return (scores.double() - targets.double()).square().mean(1).nan_to_num(WORST, WORST)
 
     def divergence(self, teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the mean squared difference; there is nothing to soften."""
@@ -229,7 +234,7 @@ class Labels(Task):
 
     def per_sample(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return the share of labels that are right."""
-        return ((scores > 0) == (targets > 0.5)).double().mean(1)
+        return (((scores > 0) == (targets > 0.5)) & ~scores.isnan()).double().mean(1)
 
     def divergence(self, teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
         """Return T^2 times the KL divergence of each label's probability, the mean over labels."""
@@ -268,3 +273,15 @@ def task_of(targets: np.ndarray) -> Task:
     """Return what targets are learned as, by their type and form."""
     kinds: dict[str, Kind] = {"f": "numbers", "b": "labels"}
     return TASKS[kinds.get(targets.dtype.kind, "classes" if targets.ndim == 1 else "positions")]
+
+
+def named_task(name: str | None) -> Task | None:
+    """Return the task of a setting: the name of one of ``TASKS``, or the import path of a class."""
+    if name is None or name in TASKS:
+        return TASKS.get(name)  # type: ignore[arg-type]
+    with error_context("data.task"):
+        made = import_by_path(name) if "." in name else None
+    if not (isinstance(made, type) and issubclass(made, Task)):
+        known = ", ".join(TASKS)
+        raise Unknown("data.task", f"is {name!r}: there are {known}, or the import path of a Task")
+    return made()

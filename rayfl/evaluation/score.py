@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfl.data.task import Task
+from rayfl.data.task import NOT_ASKED, Task
 from rayfl.errors import BadCode
 from rayfl.evaluation.measures import Measure, or_none
 from rayfl.system.text import short_repr
@@ -291,9 +291,9 @@ def sum_figures(task: Task, scores: Tensor, targets: Tensor, counts: Sequence[in
 
 def _mean_losses(loss: Loss, scores: Tensor, targets: Tensor, counts: Sequence[int]) -> list[float]:
     """Return the mean loss of every client."""
-    if isinstance(loss, BatchLoss):
+    if isinstance(loss, BatchLoss) or (targets.dtype == torch.int64 and targets.dim() > 1):
         rows = zip(scores.split(list(counts)), targets.split(list(counts)), strict=True)
-        return [loss.mean(part, own).item() for part, own in rows]
+        return [loss.mean(part, own).item() if (own != NOT_ASKED).any() else math.nan for part, own in rows]
     return (_sums(loss.per_sample(scores, targets).double(), counts) / np.array(counts)).tolist()
 
 

@@ -75,6 +75,7 @@ class Facts:
             ``once``.
         unchecked: checks of ``rayfl.testing`` that do not hold for the method -> why.
         tasks: the kinds of targets for which the method's formulas have a meaning.
+        reads_losses: whether the method reads losses of single samples, ``client.losses_of``.
     """
 
     averaging: Averaging = "samples"
@@ -86,6 +87,7 @@ class Facts:
     before: Literal["round", "once"] = "round"
     unchecked: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[Kind, ...] = get_args(Kind)
+    reads_losses: bool = False
 
 
 class Method(Settings, ABC, place="method"):

@@ -25,7 +25,7 @@ class COPA(Method):
     instance normalisation is not in Fed-CO2's baseline. The head is the last linear layer.
     """
 
-    facts = Facts(averaging="uniform", tasks=("classes", "numbers", "labels"))
+    facts = Facts(averaging="uniform", reads_losses=True, tasks=("classes", "numbers", "labels"))
 
     w_foreign: Annotated[float, at_least(0)] = 1.0
     """Weight of the losses through the others' heads. With 0 extractor and heads are those of FedPer with

@@ -38,7 +38,9 @@ class FedDGGA(Method):
     def facts(self) -> Facts:  # type: ignore[override]
         """Errors are counted by classes; losses go with all tasks."""
         tasks: tuple[Kind, ...] = get_args(Kind) if self.metric == "loss" else ("classes",)
-        return Facts(validation="preferred", uses_rounds=True, tasks=tasks)
+        return Facts(
+            validation="preferred", uses_rounds=True, tasks=tasks, reads_losses=self.metric == "loss"
+        )
 
     def uploads(self, context: Context) -> Mapping[str, Reduction]:
         """Return models and gaps, one by one: the weights of the mean depend on all gaps."""

@@ -29,7 +29,7 @@ class FedFomo(Local):
     trained last. A client without validation data goes by its training data.
     """
 
-    facts = Facts(validation="preferred")
+    facts = Facts(validation="preferred", reads_losses=True)
 
     models: Annotated[int, at_least(1)] = 5
     """How many models compete, M in the paper; the own newest one is among them, and need not travel."""

@@ -90,6 +90,7 @@ class _Partition(TypedDict):
     common_test: NotRequired[_Count]
     remarks: NotRequired[list[str]]
     sha256: NotRequired[str]
+    strata: NotRequired[str]
     task: NotRequired[_Task]
 
 

@@ -325,7 +325,7 @@ def _client_sheet(
 
 def _strata(partition: Mapping[str, Any] | None) -> str:
     """Return what people call the columns of the label matrix."""
-    return partition["strata"] if partition else "classes"
+    return (partition or {}).get("strata", "classes")
 
 
 def _classes(partition: Mapping[str, Any] | None) -> list[int]:

@@ -27,7 +27,7 @@ from rayfl.system.text import closest_name, counted, did_you_mean, short_repr
 from rayfl.training import Net, Training
 from rayfl.training.context import Context
 from rayfl.training.examples import Examples
-from rayfl.training.losses import resolve_loss
+from rayfl.training.losses import BatchLoss, resolve_loss
 from rayfl.training.sums import Reduction
 
 
@@ -42,6 +42,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_task(method, data)
     loss = resolve_loss(plan.training.loss, data.dataset.task)
     loss.check(data.dataset)
+    if method.facts.reads_losses and isinstance(loss, BatchLoss):
+        raise Conflict("training.loss", f"is {loss}, of whole batches, and {method} needs one of samples")
     if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have", "choose float32 or bfloat16")
     for setting, wanted in method.facts.works_with.items():

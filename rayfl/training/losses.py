@@ -16,6 +16,7 @@ from rayfl.settings import Value, above, at_least, below
 from rayfl.settings.imports import import_by_path
 from rayfl.system.text import short_repr
 
+POSITIONS: tuple[Kind, ...] = ("classes", "positions")
 TRIED_CALLS = 32
 """How often a loss is called before the run, to see that it always returns the same."""
 
@@ -42,8 +43,12 @@ class Loss(Value, ABC, place="training.loss"):
         """
 
     def mean(self, scores: Tensor, targets: Tensor, counts: Tensor | None = None) -> Tensor:
-        """Return the mean over the samples."""
-        return self.per_sample(scores, targets, counts).mean()
+        """Return the mean over the samples, of classes of positions over all positions asked for."""
+        each = self.per_sample(scores, targets, counts)
+        if self.kinds != POSITIONS or targets.dim() == 1:
+            return each.mean()
+        asked = (targets != NOT_ASKED).flatten(1).sum(1)
+        return (each * asked).sum() / asked.sum().clamp(min=1)
 
     def check(self, dataset: Dataset) -> None:
         """Refuse one that does not give each sample a loss of its own, remembers calls, or draws.
@@ -51,7 +56,8 @@ class Loss(Value, ABC, place="training.loss"):
         Args:
             dataset: whose targets are tried.
         """
-        outputs, tried = dataset.outputs, torch.from_numpy(dataset.targets[: dataset.outputs + 2])
+        asked = dataset.targets.reshape(len(dataset), -1).max(1) != NOT_ASKED
+        outputs, tried = dataset.outputs, torch.from_numpy(dataset.targets[asked][: dataset.outputs + 2])
         if dataset.task.kind == "classes":
             tried = torch.arange(outputs + 2) % outputs
         targets = tried.float() if tried.dtype == torch.bool else tried
@@ -100,7 +106,7 @@ class BatchLoss(Loss):
 class CrossEntropy(Loss):
     """The cross-entropy; of positions the mean over those where a class is asked for."""
 
-    kinds = ("classes", "positions")
+    kinds = POSITIONS
 
     label_smoothing: Annotated[float, at_least(0), below(1)] = 0.0
     """Share of each target that is spread evenly over all classes."""
@@ -131,7 +137,7 @@ class CrossEntropy(Loss):
 class Focal(Loss):
     """The focal loss (Lin et al., ICCV 2017): (1 - p)^gamma times the cross-entropy, p at the target."""
 
-    kinds = ("classes", "positions")
+    kinds = POSITIONS
 
     gamma: Annotated[float, at_least(0)] = 2.0
     """How little samples count that are classified well; 0 is the cross-entropy."""

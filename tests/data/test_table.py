@@ -168,6 +168,54 @@ def test_rows_for_testing_are_the_last_ones_or_whole_groups_or_named() -> None:
     part = ["train", "test", "val", "train"] * (N // 4)
     named = table(FRAME.assign(part=part), split="part").federate(None, 0)
     assert [named.counts(split).sum() for split in ("train", "val", "test")] == [N // 2, N // 4, N // 4]
+    for others in (
+        {"split": "sex"},
+        {"test": "x.csv"},
+        {"test_share": 0.2, "test_from": "training"},
+        {"val_fraction": 0.2},
+    ):
+        for way in ("test_by", "test_group"):
+            with refused(Conflict, f"data.{way}"):
+                table(frame, **{way: "session"}, **others)
+    with refused(Conflict, "data.test_by"):
+        table(frame, test_by="time", test_group="session")
+
+
+def test_every_row_keeps_its_inputs_and_targets() -> None:
+    """Whatever the order in which rows of the three parts come; a model of the run takes rows as they are."""
+    part, n = ["test", "train", "val", "train", "train"] * 12, np.arange(60)
+    frame = pd.DataFrame({"a": n, "b": n % 2 == 0, "c": pd.Categorical(n % 3), "y": n + 0.5, "part": part})
+    frame["b"] = frame["b"].astype(object)  # as with a gap
+    data = Table(frame, y="y", split="part", standardise="none").federate(1, 0)
+    x, y = data.dataset.inputs, data.dataset.targets[:, 0] - 0.5
+    assert [data.counts(split).sum() for split in ("train", "val", "test")] == [36, 12, 12]
+    assert x.tolist() == [[k, k % 2 == 1, k % 2 == 0, k % 3 == 0, k % 3 == 1, k % 3 == 2] for k in y.tolist()]
+    assert data.encoding is not None
+    assert data.encoding.encode(frame.head(7)).tolist() == [x[y == k][0].tolist() for k in range(7)]
+
+
+def test_gaps_make_no_numbers_of_classes_and_no_classes_of_texts() -> None:
+    frame = FRAME.assign(outcome=RNG.integers(0, 3, N), dose=np.r_[np.inf, FRAME["dose"][1:]], file=1.0)
+    holed = frame.assign(outcome=frame["outcome"].where(frame.index != 5))
+    data = table(holed, missing="drop").federate(None, 0)
+    assert (len(data.dataset), data.dataset.task.kind, data.dataset.classes) == (N - 2, "classes", 3)
+    assert data.encoding is not None
+    assert [column.name for column in data.encoding.columns] == ["age", "sex", "smokes", "dose", "file"]
+    with refused(BadData, "column 'dose'"):
+        table(frame).federate(None, 0)
+    part = np.where(np.arange(N) % 4 > 0, "train", "test")
+    unknown = frame.assign(dose=np.where(part == "test", "late", None), part=part)
+    assert table(unknown, split="part", missing="zero").federate(None, 0).dataset.shape == (5,)
+    both = frame[["age", "smokes"]].assign(u=frame["outcome"], v=1 - frame["outcome"])
+    assert Table(both, y=["u", "v"]).federate(2, 0).dataset.task.kind == "numbers"
+
+
+def test_files_of_equal_names_are_several_users(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        FRAME[FRAME["hospital"] == name].drop(columns="hospital").to_csv(tmp_path / name / "data.csv")
+    found = table(None, train=f"{tmp_path}/*/data.csv", users="file").federate(None, 0)
+    assert found.dataset.user_names == tuple(f"{tmp_path}/{name}/data.csv" for name in ("north", "south"))
 
 
 def test_long_texts_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.data import Arrays, Dataset, FederatedData
-from rayfl.data.task import ACCURACY, NOT_ASKED, TASKS, Figure, Numbers, task_of
+from rayfl.data.task import ACCURACY, NOT_ASKED, TASKS, WORST, Figure, Numbers, task_of
 from rayfl.errors import BadCode, BadData, BadValue, Conflict, Unknown
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import score_rows
@@ -159,15 +159,25 @@ def test_figures_and_losses_of_labels() -> None:
 
 
 def test_figures_and_losses_of_positions() -> None:
-    """A sample without a position that is asked for does not count; a client of them has no figure."""
+    """A sample without a position that is asked for does not count; a client of them has no numbers."""
     y = np.array([[0, 1], [2, NOT_ASKED], [NOT_ASKED, NOT_ASKED], [NOT_ASKED, NOT_ASKED]])
     scores = torch.zeros(4, 2, 3)
     scores[0, 0, 0] = scores[1, 0, 1] = 5.0
-    (first, loss), (second, _) = figures(y, scores)
+    (first, loss), second = figures(y, scores)
     assert first == pytest.approx(2 * 1 / 3)
-    assert second is None
+    assert second[0] is None
+    assert math.isnan(second[1])
     ln3, right, wrong = math.log(3), math.log1p(2 * math.exp(-5)), math.log(math.exp(5) + 2)
-    assert loss == pytest.approx(((right + ln3) / 2 + wrong) / 2, rel=1e-6)
+    assert loss == pytest.approx((right + ln3 + wrong) / 3, rel=1e-6)
+    plain = F.cross_entropy(scores.movedim(-1, 1), torch.from_numpy(y), ignore_index=NOT_ASKED)
+    assert CrossEntropy().mean(scores, torch.from_numpy(y)).item() == pytest.approx(plain.item())
+    assert Focal(gamma=0).mean(scores, torch.from_numpy(y)).item() == pytest.approx(plain.item())
+
+
+def test_a_model_gone_wrong_is_not_left_out_of_means() -> None:
+    nothing = torch.tensor([[math.nan], [math.inf], [2.0], [0.0]])
+    assert [score for score, _ in figures(NUMBERS[:4, None], nothing)] == [2 * WORST, 9.0]
+    assert [score for score, _ in figures(LABELS[:4], torch.full((4, 3), math.nan))] == [0.0, 0.0]
 
 
 class Survival(Numbers):
@@ -251,7 +261,8 @@ def test_losses_by_hand() -> None:
     logits, asked = torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([[1, NOT_ASKED, 2], [3, 0, 1]])
     flat = F.cross_entropy(logits[0, [0, 2]], asked[0, [0, 2]]), F.cross_entropy(logits[1], asked[1])
     torch.testing.assert_close(CrossEntropy().per_sample(logits, asked), torch.stack(flat))
-    torch.testing.assert_close(CrossEntropy().mean(logits, asked), torch.stack(flat).mean())
+    of_all = F.cross_entropy(logits.movedim(-1, 1), asked)
+    torch.testing.assert_close(CrossEntropy().mean(logits, asked), of_all)
     torch.testing.assert_close(Focal(gamma=0.0).per_sample(logits, asked), torch.stack(flat))
 
 

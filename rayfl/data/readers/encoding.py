@@ -44,7 +44,8 @@ class InputColumn:
             clients: int64 [n], whose row each is, -1 for nobody's; None: nobody's.
         """
         if self.values is not None:
-            return np.stack([(given == value).to_numpy(np.float32) for value in self.values], axis=1)
+            texts = given.astype(object).where(given.isna(), given.astype(str)).to_numpy()
+            return (texts[:, None] == np.array(self.values, object)).astype(np.float32)
         x = given.fillna(self.fill).to_numpy(np.float64)
         if self.scale is not None:
             known = [each or self.scale for each in self.scales or []]
@@ -76,7 +77,8 @@ class Encoding:
             fill: what stands for missing numbers: their ``mean``, or ``zero``.
             standardise: by what numbers get mean 0 and deviation 1.
         """
-        train = frame.iloc[np.unique(np.concatenate(rows))]
+        of_all = np.unique(np.concatenate(rows))
+        train = frame.iloc[of_all]
         columns = []
         for name in frame.columns:
             if frame[name].dtype.kind == "O":
@@ -87,7 +89,7 @@ class Encoding:
             whole = frame[name].fillna(empty)
             scale, scales = None, None
             if standardise != "none":
-                scale = _scale_of(whole.iloc[np.unique(np.concatenate(rows))]) or (0.0, 1.0)
+                scale = _scale_of(whole.iloc[of_all]) or (0.0, 1.0)
                 scales = [_scale_of(whole.iloc[own]) for own in rows] if standardise == "client" else None
             columns.append(InputColumn(name, None, empty, scale, scales))
         return cls(tuple(columns))

@@ -12,10 +12,9 @@ from rayfl.data.base import Data, carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.task import NOT_ASKED, TASKS, Kind, Task
-from rayfl.errors import BadData, Unknown, error_context
+from rayfl.data.task import NOT_ASKED, TASKS, Kind, named_task
+from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
-from rayfl.settings.imports import import_by_path
 from rayfl.system.memory import check_memory
 from rayfl.system.text import short_repr
 
@@ -165,18 +164,6 @@ def _learned(
     if len(class_names) >= _LIKE_A_QUANTITY and not names and labels[0].dtype.kind == "i" and remarks:
         remarks = [f"{remarks[0]}. If y is a quantity, --data.task numbers learns it as one"]
     return {"labels": classes, "class_names": tuple(names or class_names), "task": task}, remarks
-
-
-def named_task(name: str | None) -> Task | None:
-    """Return the task of a setting: the name of one of ``TASKS``, or the import path of a class."""
-    if name is None or name in TASKS:
-        return TASKS.get(name)  # type: ignore[arg-type]
-    with error_context("data.task"):
-        made = import_by_path(name) if "." in name else None
-    if not (isinstance(made, type) and issubclass(made, Task)):
-        known = ", ".join(TASKS)
-        raise Unknown("data.task", f"is {name!r}: there are {known}, or the import path of a Task")
-    return made()
 
 
 def _plain_targets(what: str, given: Any) -> Any:

@@ -111,6 +111,11 @@ class Table(SampleData):
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
         self.test_from, self.test_share, self.test_by_class = test_from, test_share, test_by_class
         super().__post_init__()
+        ways: dict[str, Any] = {"test_by": test_by, "test_group": test_group, "split": split, "test": test}
+        ways |= {"test_share": test_share, "val_fraction": val_fraction}
+        named = [name for name, value in ways.items() if value]
+        if (test_by or test_group) and len(named) > 1:
+            raise Conflict(f"data.{named[0]}", f"is given, and data.{named[1]}, too", "leave one of them out")
 
     # ---- rows
 
@@ -119,12 +124,16 @@ class Table(SampleData):
         frame = self._rows()
         inputs = self._inputs(frame)
         kept = self._without_gaps(frame, inputs)
+        gaps = frame[self._used].isna().any(axis=None)
         told = [f"inputs: {', '.join(_use_of(inputs[name]) for name in inputs)}"]
         if unused := [str(name) for name in frame if name not in (*inputs, *self._used, _PART)]:
             told.append(f"columns that are left out: {', '.join(unused)}")
         if len(kept) < len(frame):
             told.append(f"{len(frame) - len(kept)} of {len(frame)} rows have missing values and are left out")
         frame, inputs = (each.iloc[kept].reset_index(drop=True) for each in (frame, inputs))
+        for name in self._used:
+            if gaps and frame[name].dtype.kind == "f" and (frame[name] % 1 == 0).all():
+                frame[name] = frame[name].astype(np.int64)  # that they had gaps had made floats of them
         parts = {part: frame[frame[_PART] == part] for part in (TRAIN, TEST, VAL)}
         if not len(parts[TRAIN]):
             raise BadData("data", "has no training rows", "let data.train or data.split name some")
@@ -163,7 +172,7 @@ class Table(SampleData):
         return [*targets, *(name for name in named if name)]
 
     def _rows(self) -> pd.DataFrame:
-        """Return all rows, those for training first, then those for testing; ``_PART`` says which."""
+        """Return all rows in the order of a dataset: training, validation, test; ``_PART`` says which."""
         import pandas as pd
 
         frame = self.frame.to_pandas() if hasattr(self.frame, "to_pandas") else self.frame
@@ -171,12 +180,14 @@ class Table(SampleData):
         for part, named in ((TRAIN, self.train), (TEST, self.test), (VAL, self.val)):
             for name in [named] if isinstance(named, str) else named or ():
                 paths = sorted(glob.glob(str(Path(name).expanduser()))) or [name]
-                given += [(part, Path(path).stem, read_frame(Path(path))) for path in paths]
+                stems = [Path(path).stem for path in paths]
+                users = stems if len({*stems}) == len(stems) else paths
+                given += [(part, user, read_frame(Path(path))) for user, path in zip(users, paths)]
         if not any(part == TRAIN for part, _, _ in given):
             raise Missing("data.train", "is not given: Table needs files, or a frame in Python")
-        tables = [rows.assign(**{_PART: part, FILE: name}) for part, name, rows in given]
-        if self.users != FILE:
-            tables = [rows.drop(columns=FILE) for rows in tables]
+        tables = [rows.assign(**{_PART: part}) for part, _, rows in given]
+        if self.users == FILE and not any(FILE in rows for _, _, rows in given):
+            tables = [rows.assign(**{FILE: name}) for rows, (_, name, _) in zip(tables, given)]
         frame = pd.concat(tables, ignore_index=True).rename(columns=str)
         if not len(frame):
             raise BadData("data", "has no rows")
@@ -189,14 +200,14 @@ class Table(SampleData):
             if odd := sorted({*words} - _PARTS.keys()):
                 raise BadData(f"column {self.split!r}", f"has {odd[0]!r}", "it must say train, val or test")
             frame[_PART] = words.map(_PARTS)
-        order = frame[_PART].map({TRAIN: 0, TEST: 1, VAL: 2}).argsort(kind="stable")
+        order = frame[_PART].map({TRAIN: 0, VAL: 1, TEST: 2}).argsort(kind="stable")
         return frame.iloc[order].reset_index(drop=True)
 
     def _inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the columns of inputs: numbers as floats, others as texts, None where nothing is known."""
         import pandas as pd
 
-        others = {*self._used, *self.drop, FILE, _PART}
+        others = {*self._used, *self.drop, _PART}
         names = self.x or [str(name) for name in frame if name not in others]
         if not names:
             raise BadData("data", "has no columns for inputs", "name some in data.x")
@@ -225,6 +236,8 @@ class Table(SampleData):
     def _samples(self, frame: pd.DataFrame) -> Samples:
         """Return rows with a place for their inputs."""
         y = frame[self.y] if isinstance(self.y, str) else frame[self.y].to_numpy()
+        if y.ndim == 2 and y.dtype.kind != "b":
+            y = y.astype(np.float64)  # several columns are numbers or labels, no positions
         of = (name and frame[name].astype(str).to_numpy() for name in (self.users, self.domains))
         return Samples(np.zeros((len(frame), 1), np.float32), y, *of)
 
@@ -235,6 +248,8 @@ class Table(SampleData):
         by = frame[self.test_group or self.test_by].to_numpy() if self.test_group or self.test_by else None
         for user in range(users.max() + 1):
             own = np.flatnonzero((users == user) & (dataset.origin == TRAIN))
+            if not len(own):
+                continue
             if by is None:
                 none = np.zeros(0, np.int64)
                 held = carve(dataset, ClientData(own, none, none), self.test_fraction, rng).val
@@ -253,7 +268,7 @@ def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        return column.astype("float64")
+        return column.astype("float64").replace([np.inf, -np.inf], np.nan)
     known = column.dropna()
     if pd.api.types.is_datetime64_any_dtype(column) or (
         len(known) and known.astype(str).str.fullmatch(_DATE).all()

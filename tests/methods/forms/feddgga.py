@@ -3,7 +3,17 @@
 import torch
 from torch import nn
 
-from tests.methods.forms.world import Outcome, Samples, World, mean, net_of, score, sgd, weights_of
+from tests.methods.forms.world import (
+    Outcome,
+    Samples,
+    World,
+    loss_of_samples,
+    mean,
+    net_of,
+    score,
+    sgd,
+    weights_of,
+)
 from tests.methods.forms.world import step as take_step
 
 
@@ -11,7 +21,9 @@ def badness(world: World, net: nn.Module, data: Samples, metric: str) -> float:
     """Return a net's loss or share of errors on validation data, or on training data if there are none."""
     x, y = (data.x_val, data.y_val) if len(data.y_val) else (data.x, data.y)
     scores = score(net, x)
-    return float(world.loss(scores, y) if metric == "loss" else (scores.argmax(1) != y).double().mean())
+    return float(
+        loss_of_samples(world, scores, y) if metric == "loss" else (scores.argmax(1) != y).double().mean()
+    )
 
 
 def run(world: World, *, step: float = 0.2, metric: str = "figure", center: bool = False) -> Outcome:

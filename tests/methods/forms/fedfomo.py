@@ -3,7 +3,18 @@
 import torch
 from torch import Tensor
 
-from tests.methods.forms.world import Outcome, Weights, World, mean, net_of, score, stacked, train, weights_of
+from tests.methods.forms.world import (
+    Outcome,
+    Weights,
+    World,
+    loss_of_samples,
+    mean,
+    net_of,
+    score,
+    stacked,
+    train,
+    weights_of,
+)
 
 
 def run(
@@ -33,7 +44,7 @@ def run(
     def loss(i: int, w: Weights) -> Tensor:
         data = world.clients[i]
         x, y = (data.x_val, data.y_val) if len(data.y_val) else (data.x, data.y)
-        return world.loss(score(net_of(world, w), x), y)
+        return loss_of_samples(world, score(net_of(world, w), x), y)
 
     for round, cohort in enumerate(world.cohorts):
         for i in cohort:

@@ -95,9 +95,9 @@ def two_classes(dataset: Dataset) -> np.ndarray:
 
 
 def cross_entropy_of_positions(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over samples of the mean over their positions."""
-    each = F.cross_entropy(scores.movedim(-1, 1), targets, reduction="none")  # 0 where none is asked for
-    return (each.sum(1) / (targets >= 0).sum(1).clamp(min=1)).mean()
+    """Return the mean over all positions where a class is asked for; 0 where there is none."""
+    total = F.cross_entropy(scores.movedim(-1, 1), targets, reduction="sum")
+    return total / (targets >= 0).sum().clamp(min=1)
 
 
 def kl_of_positions(teacher: Tensor, student: Tensor) -> Tensor:

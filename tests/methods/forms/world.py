@@ -163,6 +163,11 @@ def net_of(world: World, weights: Weights, *name: str) -> nn.Module:
     return load(world.make(*name), weights)
 
 
+def loss_of_samples(world: World, scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of what the loss is of each sample alone."""
+    return torch.stack([world.loss(*pair) for pair in zip(scores.split(1), targets.split(1))]).mean()
+
+
 def step(world: World, loss: Tensor, optimiser: torch.optim.Optimizer, *nets: nn.Module) -> None:
     """Take one step along the gradient of a loss, clipped net by net."""
     optimiser.zero_grad()
