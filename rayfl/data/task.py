@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,8 +19,8 @@ from rayfl.settings.imports import import_by_path
 Kind = Literal["classes", "numbers", "labels", "positions"]
 NOT_ASKED = -100
 """The class of a position where none is asked for."""
-WORST = 1e30
-"""What stands for an error that is not finite, so that it is not left out of means."""
+WORST_FIGURE = 1e30
+"""The size of a figure that is as bad as can be, where none is finite; it is not left out of means."""
 RANGES = 10
 """Ranges of a number, with as many samples each, by which partitions and splits go."""
 
@@ -82,6 +83,11 @@ class Figure:
 
 
 ACCURACY = Figure("accuracy", percent=True)
+
+
+def figure_titles(kinds: Iterable[Figure]) -> str:
+    """Return the headings of figures; mostly there is one."""
+    return " or ".join(dict.fromkeys(kind.title for kind in kinds))
 
 
 class Task(ABC):
@@ -198,8 +204,8 @@ class Numbers(Task):
         return places.astype(np.int64), tuple(f"≥{value:.3g}" for value in values)
 
     def per_sample(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the squared error, of several numbers its mean; at most ``WORST``."""
-        return (scores.double() - targets.double()).square().mean(1).nan_to_num(WORST, WORST)
+        """Return the squared error, of several numbers its mean; at most ``WORST_FIGURE``."""
+        return (scores.double() - targets.double()).square().mean(1).nan_to_num(WORST_FIGURE, WORST_FIGURE)
 
     def divergence(self, teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the mean squared difference; there is nothing to soften."""

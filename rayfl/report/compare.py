@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.data.dataset import SPLITS
+from rayfl.data.task import figure_titles
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -539,11 +540,6 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
     return ranked
 
 
-def figure_titles(groups: Sequence[RunGroup]) -> str:
-    """Return the titles of the figures of groups; mostly there is one."""
-    return " or ".join(dict.fromkeys(group.runs[0].figure_kind.title for group in groups))
-
-
 def comparison(
     groups: Sequence[RunGroup],
     by: Sequence[str] = (),
@@ -566,7 +562,7 @@ def comparison(
     sizes = [sizes_of(group.runs) for group in groups]
     same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
     what = ", ".join([*(cells[0][i] for i in constant), *same])
-    title = one_line(f"Test {measure or figure_titles(groups)}")
+    title = one_line(f"Test {measure or figure_titles(group.runs[0].figure_kind for group in groups)}")
     table = plain_table(title + (f": {what}" if what else ""))
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
     settings = [

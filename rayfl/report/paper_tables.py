@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from rayfl.data.task import ACCURACY, Figure
+from rayfl.data.task import ACCURACY, Figure, figure_titles
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -366,15 +366,10 @@ def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     return table
 
 
-def entry_titles(entries: Sequence[Entry]) -> str:
-    """Return the titles of the figures of cells; mostly there is one."""
-    return " or ".join(dict.fromkeys(entry.kind.title for entry in entries))
-
-
 def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[str]:
     """Return sentences that define our figures and the printed ones."""
     spreads = list(dict.fromkeys(entry.spread for entry in entries if entry.spread))
-    text = [f"Test {entry_titles(entries)}."] if entries else []
+    text = [f"Test {figure_titles(entry.kind for entry in entries)}."] if entries else []
     if len(spreads) == 1:
         text.append(f"Our ±: {SPREADS[spreads[0]]}.")
     elif spreads:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.report.compare import FURTHER, conflicts_of, counted_view, group_by, samples, values_over_rounds
 from rayfl.report.page import (
@@ -28,7 +29,6 @@ from rayfl.report.paper_tables import (
     Entry,
     cell_of,
     column_ranks,
-    entry_titles,
     footnotes,
     our_figure,
     warnings_of,
@@ -93,7 +93,8 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
             mean = entry.mean if entry else None
             cells.append(SheetCell(our_figure(entry), mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
-    caption = f"Test {entry_titles(entries)}; the best of a column, on the same data, is bold"
+    figures = figure_titles(entry.kind for entry in entries)
+    caption = f"Test {figures}; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
 
 
@@ -120,7 +121,7 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
         "seeds",
         "warnings",
     ]
-    return Sheet(f"Every cell; {entry_titles(entries)}", heads, rows, search=True)
+    return Sheet(f"Every cell; {figure_titles(entry.kind for entry in entries)}", heads, rows, search=True)
 
 
 def _further_cell(entry: Entry, name: str) -> SheetCell:
@@ -167,7 +168,7 @@ def link(folder: Path, home: Path) -> str:
 
 def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     rows: list[Row] = []
-    figures = " or ".join(dict.fromkeys(run.figure_kind.title for run in runs))
+    figures = figure_titles(run.figure_kind for run in runs)
     for run in runs:
         cell, summary = run.config["cell"], run.summary
         seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from rayfl.data.task import WORST_FIGURE
 from rayfl.errors import BadValue, Conflict, Missing, UserError, error_context
 from rayfl.evaluation.metrics import Metric
 from rayfl.federation import federation_of
@@ -242,7 +243,7 @@ class Space:
     @property
     def worst_score(self) -> float:
         """The score of a trial without a score, or with NaN."""
-        return 1e30 if self.mode == "min" else -1e30
+        return WORST_FIGURE if self.mode == "min" else -WORST_FIGURE
 
     @property
     def keys(self) -> list[str]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.data import Arrays, Dataset, FederatedData
-from rayfl.data.task import ACCURACY, NOT_ASKED, TASKS, WORST, Figure, Numbers, task_of
+from rayfl.data.task import ACCURACY, NOT_ASKED, TASKS, WORST_FIGURE, Figure, Numbers, task_of
 from rayfl.errors import BadCode, BadData, BadValue, Conflict, Unknown
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import score_rows
@@ -176,7 +176,7 @@ def test_figures_and_losses_of_positions() -> None:
 
 def test_a_model_gone_wrong_is_not_left_out_of_means() -> None:
     nothing = torch.tensor([[math.nan], [math.inf], [2.0], [0.0]])
-    assert [score for score, _ in figures(NUMBERS[:4, None], nothing)] == [2 * WORST, 9.0]
+    assert [score for score, _ in figures(NUMBERS[:4, None], nothing)] == [2 * WORST_FIGURE, 9.0]
     assert [score for score, _ in figures(LABELS[:4], torch.full((4, 3), math.nan))] == [0.0, 0.0]
 
 

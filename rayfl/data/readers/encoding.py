@@ -44,8 +44,7 @@ class InputColumn:
             clients: int64 [n], whose row each is, -1 for nobody's; None: nobody's.
         """
         if self.values is not None:
-            texts = given.astype(object).where(given.isna(), given.astype(str)).to_numpy()
-            return (texts[:, None] == np.array(self.values, object)).astype(np.float32)
+            return (texts_of(given).to_numpy()[:, None] == np.array(self.values, object)).astype(np.float32)
         x = given.fillna(self.fill).to_numpy(np.float64)
         if self.scale is not None:
             known = [each or self.scale for each in self.scales or []]
@@ -106,6 +105,11 @@ class Encoding:
     def encode(self, frame: pd.DataFrame, clients: np.ndarray | None = None) -> np.ndarray:
         """Return inputs, float32 [n, d], of a table's rows; see :meth:`InputColumn.encode`."""
         return np.concatenate([column.encode(frame[column.name], clients) for column in self.columns], axis=1)
+
+
+def texts_of(column: pd.Series) -> pd.Series:
+    """Return values as texts; missing ones as they are."""
+    return column.astype(object).where(column.isna(), column.astype(str))
 
 
 def _scale_of(values: pd.Series) -> Scale | None:
