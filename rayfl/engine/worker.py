@@ -44,14 +44,7 @@ from rayfl.engine.travel import (
 from rayfl.errors import BadCode, Shortage, UserError, text_of
 from rayfl.evaluation.finetune import finetune_model
 from rayfl.evaluation.measures import measures
-from rayfl.evaluation.score import (
-    BLOCK,
-    BLOCK_BYTES,
-    ClientScores,
-    Predict,
-    check_scoring,
-    score_clients,
-)
+from rayfl.evaluation.score import BLOCK, BLOCK_BYTES, ClientScores, Predict, check_scoring, score_clients
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.system.error_report import own_place

@@ -136,16 +136,8 @@ def perplexity(scores: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(scores.double().movedim(-1, 1), targets, ignore_index=NOT_ASKED).exp()
 
 
-SHORT: dict[str, tuple[Callable[[Tensor, Tensor], Any], bool]] = {
-    "f1": (f1, False),
-    "auroc": (auroc, True),
-    "calibration_error": (calibration_error, True),
-    "rmse": (rmse, False),
-    "mae": (mae, False),
-    "r2": (r2, False),
-    "perplexity": (perplexity, False),
-}
-"""Metrics that have a short name, and whether they take probabilities; see ``Task.metrics``."""
+SHORT = {each.__name__: each for each in (f1, auroc, calibration_error, rmse, mae, r2, perplexity)}
+"""Metrics that have a short name; see ``Task.metrics``."""
 
 
 def measures(names: Sequence[str], dataset: Dataset) -> tuple[Measure, ...]:
@@ -171,8 +163,7 @@ def _measure(name: str, dataset: Dataset) -> Measure:
         if name not in task.metrics:
             known = ", ".join(task.metrics) or "none but import paths"
             raise Conflict("metrics", f"has {name}, and the targets are {task.kind}", f"there are {known}")
-        function, probabilities = SHORT[name]
-        return Measure(name, function, task.predict if probabilities else None)
+        return Measure(name, SHORT[name], task.predict if SHORT[name] in (auroc, calibration_error) else None)
     try:
         with error_context("metrics"):
             found = import_by_path(name)

@@ -25,14 +25,7 @@ from rayfl.report.page import (
     number_cell,
     render,
 )
-from rayfl.report.paper_tables import (
-    Entry,
-    cell_of,
-    column_ranks,
-    footnotes,
-    our_figure,
-    warnings_of,
-)
+from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
 from rayfl.report.printed import Printed
 from rayfl.report.run_page import engine_lines, list_warnings, log_warnings
 from rayfl.report.text import clock, size

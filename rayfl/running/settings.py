@@ -28,12 +28,7 @@ from rayfl.sampling import Bernoulli, Sampling, Uniform, choose_cohort, wanted_c
 from rayfl.settings.arguments import arguments_of, changed_arguments
 from rayfl.settings.base import Settings, above, at_least, at_most
 from rayfl.settings.description import config_of, differing_keys, dump_config, flatten_config, result_settings
-from rayfl.settings.reader import (
-    DottedSettings,
-    build_object,
-    find_settings_class,
-    flatten_settings,
-)
+from rayfl.settings.reader import DottedSettings, build_object, find_settings_class, flatten_settings
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
 from rayfl.system.own_code import code_digests

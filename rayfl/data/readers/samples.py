@@ -65,6 +65,8 @@ class Form:
         test_fraction: share of the samples that are for testing where there are no test samples.
         mean, std: of uint8 images, see :class:`rayfl.data.Dataset`; 0 and 1 by default.
         remarks, warnings: on the samples, see there, too.
+        test_by: of the training samples: the last of every user by it are for testing; by default drawn ones.
+        test_groups: whether ``test_by`` names groups, which are for testing as a whole.
     """
 
     name: str
@@ -75,6 +77,8 @@ class Form:
     remarks: Sequence[str] = ()
     warnings: Sequence[str] = ()
     task: str | None = None
+    test_by: np.ndarray | None = None
+    test_groups: bool = False
 
 
 class SampleData(Data):
@@ -209,7 +213,7 @@ def _kind_of(what: str, y: Any) -> Kind:
 
 def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
     """Return targets that are no classes of samples as they are learned."""
-    kinds, types = {"numbers": "fiub", "labels": "biuf", "positions": "iu"}[kind], np.float32
+    kinds = {"numbers": "fiub", "labels": "biuf", "positions": "iu"}[kind]
     if isinstance(y, NamedLabels) or y.dtype.kind not in kinds or (y.ndim > 2 and kind != "positions"):
         found = "names" if isinstance(y, NamedLabels) else f"{y.dtype} {list(y.shape)}"
         raise BadData(
@@ -219,7 +223,7 @@ def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
     if y.dtype.kind == "f" and (first := not_finite(y)) is not None:
         raise BadData(what, f"have NaN or infinity in y, first in sample {first} (from 0)", "leave it out")
     if kind == "numbers":
-        return y.astype(types)
+        return y.astype(np.float32)
     if kind == "labels":
         if not np.isin(y, (0, 1)).all():
             raise BadData(what, "have labels other than 0 and 1", "each label is there or not")
@@ -258,15 +262,24 @@ def dataset_of_users(place: object, train: UserSamples, test: UserSamples, form:
 
 
 def _hold_out(dataset: Dataset, form: Form) -> None:
-    """Make test samples of some, in place."""
+    """Make test samples of some, in place: of drawn ones, of each user's last, or of whole groups."""
     groups = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
     train = dataset.indices(TRAIN)
     order = train[np.argsort(groups[train], kind="stable")]
     rng = numpy_generator(0, "test samples")
     none = np.zeros(0, np.int64)
     for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        held = carve(dataset, ClientData(mine, none, none), form.test_fraction, rng)
-        dataset.origin[held.val] = TEST
+        if form.test_by is None:
+            held = carve(dataset, ClientData(mine, none, none), form.test_fraction, rng).val
+        else:
+            ranks = np.argsort(np.argsort(form.test_by[mine], kind="stable"))
+            if form.test_groups:
+                ranks = np.unique(form.test_by[mine], return_inverse=True)[1]
+                ranks = rng.permutation(ranks.max() + 1)[ranks]
+            n = int(ranks.max()) + 1
+            size = min(max(round(form.test_fraction * n), 1), n - 1)
+            held = mine[ranks >= n - size]
+        dataset.origin[held] = TEST
 
 
 def as_array(given: Any) -> np.ndarray | None:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from rayfl.data.base import TestFrom, carve
-from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.base import TestFrom
+from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise, texts_of
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_frame
 from rayfl.errors import BadData, Conflict, Missing, Unknown
-from rayfl.randomness import numpy_generator
 from rayfl.settings import above, at_least, below
 from rayfl.system.text import counted, did_you_mean
 
@@ -139,13 +138,13 @@ class Table(SampleData):
             raise BadData("data", "has no training rows", "let data.train or data.split name some")
         train, test, val = (self._samples(part) if len(part) else None for part in parts.values())
         assert train is not None
-        form = Form("Table", self.names, 0.0, remarks=told, task=self.task)
-        dataset = dataset_of(train, test, form, val)
-        if test is None and self.test_fraction:
-            self._hold_out(dataset, frame)
+        last = self.test_group or self.test_by
+        by = parts[TRAIN][last].to_numpy(str if self.test_group else None) if last else None
+        form = Form("Table", self.names, self.test_fraction, remarks=told, task=self.task, test_by=by)
+        form = replace(form, test_groups=self.test_group is not None)
         raw = np.stack([_codes(inputs[name]) for name in inputs], axis=1).astype(np.float32)
         vars(self)["_raw"] = inputs
-        made = replace(dataset, inputs=raw)
+        made = replace(dataset_of(train, test, form, val), inputs=raw)
         if self.sha256 not in (None, made.digest()):
             raise Conflict("data.sha256", f"is {self.sha256}, and these rows have the digest {made.digest()}")
         return made
@@ -240,27 +239,6 @@ class Table(SampleData):
             y = y.astype(np.float64)  # several columns are numbers or labels, no positions
         of = (name and frame[name].astype(str).to_numpy() for name in (self.users, self.domains))
         return Samples(np.zeros((len(frame), 1), np.float32), y, *of)
-
-    def _hold_out(self, dataset: Dataset, frame: pd.DataFrame) -> None:
-        """Let rows of every user be for testing, in place: the last ones, whole groups, or drawn ones."""
-        rng = numpy_generator(0, "test samples")
-        users = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
-        by = frame[self.test_group or self.test_by].to_numpy() if self.test_group or self.test_by else None
-        for user in range(users.max() + 1):
-            own = np.flatnonzero((users == user) & (dataset.origin == TRAIN))
-            if not len(own):
-                continue
-            if by is None:
-                none = np.zeros(0, np.int64)
-                held = carve(dataset, ClientData(own, none, none), self.test_fraction, rng).val
-            else:
-                places, order = np.arange(len(own)), np.argsort(by[own], kind="stable")
-                if self.test_group:
-                    places = np.unique(by[own].astype(str), return_inverse=True)[1]
-                    order = rng.permutation(places.max() + 1)
-                size = min(max(round(self.test_fraction * len(order)), 1), len(order) - 1)
-                held = own[np.isin(places, order[len(order) - size :])]
-            dataset.origin[held] = TEST
 
 
 def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
