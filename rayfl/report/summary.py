@@ -104,7 +104,7 @@ def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table
 def _figure_table(title: str, labels: Iterable[str], numbers: Iterable[str]) -> Table:
     table = plain_table(title)
     for label in labels:
-        table.add_column(label, vertical="bottom")
+        table.add_column(label)
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -198,6 +198,8 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     (row,) = [line for line in lines if line.strip().startswith("FedAvg")]
     assert row.split("  ")[0].strip() == "FedAvg"
     assert row.count(expected) == 2  # headline and last round
+    assert any(line.startswith("± is the sample standard deviation") for line in lines)
+    assert not any("±" in line for line in rows(group_runs(runs[:1])))
     assert "3.00 kB" in row
     assert "6.00 kB" in row
     (row,) = [line for line in lines if line.strip().startswith("FedBN")]

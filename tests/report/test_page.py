@@ -150,6 +150,19 @@ def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
     assert len(heat_map(labels)) < 2e5
 
 
+def test_of_very_many_clients_the_map_has_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayfl.report.run_page.LABELS", 4)
+    result = Result.load(write_run(tmp_path / "run", clients=5, rounds=1, eval_every=1))
+    path = result.folder / "partition.json"
+    partition = json.loads(path.read_text()) | {"class_names": ["ink", "print"]}
+    for client, count in zip(partition["clients"], (1, 3, 5, 7, 40), strict=True):
+        client["labels"] = {"train": [count, 0]}
+    path.write_text(json.dumps(partition))
+    page = run_page(Result.load(result.folder))
+    assert "a line per 3 clients, their mean" in page
+    assert "<span>24 samples</span>" in page  # of clients 3 and 4, whose mean is 23.5
+
+
 def test_a_histogram_by_hand() -> None:
     """Five equal parts, of which two are empty; a bound counts in the part that it begins."""
     found = histogram("Spread", np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), ACCURACY, bins=5).svg

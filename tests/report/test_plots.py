@@ -1,8 +1,10 @@
+import io
 import json
 import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
@@ -75,6 +77,18 @@ def test_progress_is_printed_per_panel(tmp_path):
     assert cells[2] == cells[4] == ["not reached"]
     expected = np.mean([plots.roughness(panel_curve(r, ALL)[1]) for r in runs])
     assert cells[3] == [f"{expected:.2f}"]
+    out = Console(file=io.StringIO(), width=80)
+    out.print(plots.progress_table(series, [ALL], target=None))
+    assert out.file.getvalue().splitlines()[1].strip() == "evaluations, in points"  # by words, not letters
+
+
+def test_the_clients_of_two_runs_have_their_boxes_and_means(tmp_path):
+    runs = [run(tmp_path / method, method=method) for method in ("A", "B")]
+    boxes, _ = plots.draw_clients(series_of(group_runs(runs)), Look()).axes
+    points = [line.get_xydata()[0].tolist() for line in boxes.lines if len(line.get_xdata()) == 1]
+    for place, one in enumerate(runs):
+        figures = 100 * one.history.scores["after_aggregation", "personal", "test"].figure[-1]
+        assert [place, pytest.approx(figures.mean())] in points
 
 
 def test_views_make_series(tmp_path):

@@ -35,6 +35,9 @@ def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
     headline = ACCURACY.shown(summary["headline"]["figure"])
     (line,) = [line for line in text.splitlines() if line.startswith("Protocol Default")]
     assert line.startswith(f"Protocol Default: {headline} %, personal, after aggregation")
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[3].split() == ["view", "average", "round", "validation", "last", "5"]
+    assert lines[lines.index(next(each for each in lines if each.startswith("global "))) - 1] == ""
     assert len(line) > 80, "the terminal wraps sentences, so that they can be copied"
     assert "…" not in text
 
