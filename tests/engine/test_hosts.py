@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rayfl
@@ -42,7 +43,8 @@ def test_a_host_on_which_numbers_would_be_others(name: str, caplog: pytest.LogCa
 
 
 def test_the_sources_of_a_host_are_those_of_its_package() -> None:
-    assert software_here()["rayfl"] == sources_in(rayfl.ROOT)
+    here = software_here()
+    assert (here["rayfl"], here["numpy"]) == (sources_in(rayfl.ROOT), np.__version__)
 
 
 def test_a_host_is_asked_once(ray_runtime: str) -> None:

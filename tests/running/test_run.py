@@ -66,6 +66,28 @@ def test_a_callback_has_the_accuracies_of_an_earlier_process(tmp_path: Path) -> 
     assert asked.found == dict(zip(rows["client"], rows["figure"], strict=True))
 
 
+def test_before_the_first_evaluation_no_client_has_a_figure(tmp_path: Path) -> None:
+    seen = Accuracies()
+    small(tmp_path / "run", rounds=1).run([seen])
+    assert seen.found == {}
+
+
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_rounds_are_logged_where_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: Any
+) -> None:
+    with caplog.at_level(level.upper()):
+        small(tmp_path / "run", rounds=1, log_level=level).run()
+    assert ("round 1 of 1 is done" in caplog.text) == (level == "info")
+
+
+def test_some_clients_are_scored(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=1, eval_clients=3).run()
+    (record,) = records_of(tmp_path / "run")
+    scored = record["evaluation"]["after_aggregation"]["personal"]["test"]
+    assert len(scored["clients"]) == len(scored["score"]) == 3
+
+
 def test_a_run_that_is_over_is_shown_again_without_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     small(run, rounds=2, checkpoint_every=0).run()
