@@ -240,7 +240,7 @@ def test_figures_of_any_size_can_be_read_again(tmp_path: Path) -> None:
 
 class ByWord(FedAvg):
     def uploads(self, context: Any) -> Any:
-        return {"weights": "mean"}
+        return {"weights": Mean(), "further": "mean"}
 
 
 class Drawing(FedAvg):
