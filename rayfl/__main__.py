@@ -15,7 +15,7 @@ from rayfl.system.text import complain, did_you_mean, print_note
 COMMANDS = {
     "run": ("rayfl.commands.run", "run one federation, or go on with one"),
     "table": ("rayfl.commands.table", "run a table of experiments, such as one of a paper"),
-    "tune": ("rayfl.tune.command", "search settings with Ray Tune"),
+    "tune": ("rayfl.commands.tune", "search settings with Ray Tune"),
     "report": ("rayfl.commands.report", "compare runs in a table, also with a paper's"),
     "figure": ("rayfl.commands.figure", "draw runs the way papers do"),
     "export": ("rayfl.commands.export", "write a client's trained model to a file"),

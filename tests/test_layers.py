@@ -31,8 +31,8 @@ LAYERS = [
     {"running"},
     {"federation"},
     {"jobs", "testing"},
-    {"commands"},
     {"tune"},
+    {"commands"},
     {"__main__", "run", "table"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

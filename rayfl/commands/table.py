@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code, code_c
 from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import Table, changes_of, data_key, find_file, first_seeds, slug_of
 from rayfl.record.folder import check_folder_kind, read_config
-from rayfl.record.history import CONFIG, METRICS, TABLE, read_population
+from rayfl.record.history import CONFIG, METRICS, TABLE, TUNING, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.printed import printed_table
@@ -58,6 +59,13 @@ def parser() -> Parser:
         help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
         "engine Ray one",
     )
+    made.add(
+        "--tune",
+        kind=int | None,
+        metavar="POINTS",
+        help="first search so many points for each cell on validation data: the cell as it is, then learning "
+        "rates and what its method's tune space has; the best are the cells of further columns",
+    )
     made.add("--keep_checkpoints", kind=bool, default=True, help="keep the checkpoints of finished cells")
     return made
 
@@ -78,20 +86,16 @@ def run_table(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
     """
-    if given.jobs is not None and given.jobs < 1:
-        raise BadValue("--jobs", f"is {given.jobs}", "it must be at least 1")
+    for name, value in (("jobs", given.jobs), ("tune", given.tune)):
+        if value is not None and value < 1:
+            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
     table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug_of(table.name))).expanduser()
     _check_folder(table, output)
-    cells, missing = plan_cells(
-        table,
-        table.choose("row", given.rows),
-        table.choose("column", given.columns),
-        first_seeds(table.seeds, given.seeds),
-        changes,
-        output,
-    )
+    rows, columns = table.choose("row", given.rows), table.choose("column", given.columns)
+    seeds = first_seeds(table.seeds, given.seeds)
+    cells, missing = plan_cells(table, rows, columns, seeds, changes, output)
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
     if given.list:
@@ -104,10 +108,22 @@ def run_table(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}.values()
-    check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}
+    check_code([cell.folder for cell in cells], settings.values(), remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")
+    choices = None
+    if given.tune is not None or (output / TUNING).is_file():
+        from rayfl.tune import fair  # which takes the time to import Ray
+
+        if given.tune and not fair.tune_cells(table, settings, given.tune, output, given.code, console):
+            return 128 + signal.SIGINT
+        found = fair.read_choices(output)
+        table, choices = fair.with_choices(table, found), fair.choices_sheet(found)
+        further = [fair.tuned(column) for column in columns if given.tune]
+        tuned, _ = plan_cells(table, rows, further, seeds, changes, output)
+        check_cells(table, tuned)
+        cells = sorted([*cells, *tuned], key=lambda cell: seeds.index(cell.seed))
     jobs = given.jobs
     engines = {str(cell.settings["engine"]).rpartition(".")[2] for cell in cells}  # a name or an import path
     if jobs is None and "Ray" in engines:
@@ -124,7 +140,8 @@ def run_table(given: Any) -> int:
             console.print(line, soft_wrap=True)
         written = write_tables(entries, table.title, output, table.reference, printed)
         planned = len(cells) + len(earlier)
-        if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
+        page = partial(table_page, table.title, entries, recorded, output, planned, printed, choices)
+        if write_page(output, page):
             written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
         if printed and printed.rows:

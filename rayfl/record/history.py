@@ -29,6 +29,8 @@ CLIENTS = "clients.parquet"
 SUMMARY = "summary.json"
 TABLE = "table.yaml"
 """In the folder of a table: a copy of its file."""
+TUNING = "tuning.json"
+"""In the folder of a table whose cells are tuned: what was chosen for each."""
 SWEEP = "sweep.json"
 """In the folder of a sweep: its points and settings."""
 

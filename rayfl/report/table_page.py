@@ -39,6 +39,7 @@ def table_page(
     home: Path,
     planned: int,
     printed: Printed | None = None,
+    choices: Sheet | None = None,
 ) -> str:
     """Return the page of a table of experiments.
 
@@ -49,6 +50,7 @@ def table_page(
         home: the folder of the table; links to the runs' pages start there.
         planned: number of runs of the complete table.
         printed: the paper's numbers.
+        choices: what was chosen for tuned cells.
     """
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
@@ -68,6 +70,7 @@ def table_page(
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
         notes=[*map(one_line, notes), *list_warnings(logged)],
         curves=_table_curves(runs),
+        choices=choices,
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
     )

@@ -2,7 +2,7 @@
 
 import sys
 
-from rayfl.tune.command import main
+from rayfl.commands.tune import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -68,6 +68,11 @@ class PointResult:
         """The mean test figure; None if a run has none."""
         return mean_and_std(self.tests)[0]
 
+    def score_text(self, metric: Metric) -> str:
+        """Return the mean validation score, with its deviation over seeds, as text."""
+        mean, std = mean_and_std(self.scores)
+        return number(mean, std, decimals=4) if metric == "loss" else self.kind.shown(mean, std)
+
 
 def result_of(point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointResult:
     """Read what the runs of a point have recorded.
@@ -199,7 +204,7 @@ def _points_sheet(
             *(_value_cell(r.point.values[key]) for key in keys),
             SheetCell(str(len(r.seeds)), float(len(r.seeds))),
             SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-            SheetCell(_score_text(r, metric), r.score, best=any(r is star for star in stars)),
+            SheetCell(r.score_text(metric), r.score, best=any(r is star for star in stars)),
             SheetCell(
                 r.kind.shown(*mean_and_std(r.tests)), r.test_figure, best=any(r is star for star in stars)
             ),
@@ -211,11 +216,6 @@ def _points_sheet(
     heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {compared}", f"test {kind.title}"]
     caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
     return Sheet(caption, heads, rows, search=len(rows) > 10)
-
-
-def _score_text(result: PointResult, metric: Metric) -> str:
-    mean, std = mean_and_std(result.scores)
-    return number(mean, std, decimals=4) if metric == "loss" else result.kind.shown(mean, std)
 
 
 def table_of(results: Sequence[PointResult], best: BestPoints | None = None) -> pd.DataFrame:
@@ -271,7 +271,7 @@ def write_best(space: Space, best: PointResult, name: str, among: str, path: Pat
     metric = best.kind.name if space.metric == "figure" else space.metric
     lines = [
         f"{best.point.label}: best of {among} by validation {metric}",
-        f"validation {metric} {_score_text(best, space.metric)}, test {best.kind.name} {tests}",
+        f"validation {metric} {best.score_text(space.metric)}, test {best.kind.name} {tests}",
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]

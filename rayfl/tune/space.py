@@ -313,7 +313,7 @@ class Space:
         for key in changes:
             if all(key in {d.key for d in search} for search in self.search):
                 raise Conflict(f"--{key}", "has no effect, because the tune space searches it: leave it out")
-        return replace(self, changes=self.changes | _with_absolute_root(dict(changes)))
+        return replace(self, changes=self.changes | with_absolute_root(dict(changes)))
 
     def searched_parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
         """Yield what is searched separately: the values that all trials share, and the dimensions.
@@ -357,7 +357,7 @@ class Space:
         """
         search = self.search[config["search"]]
         own = {d.key: d.fit_to_range(config[d.key]) for d in search}
-        searched = (_with_absolute_root(d.settings(own[d.key])) for d in search)
+        searched = (with_absolute_root(d.settings(own[d.key])) for d in search)
         settings = merge_layers(self.base, self.changes, *searched)
         known = data_options(settings.get("data"))  # another data set drops the place of the data
         places = {"data.root": self.root} if self.root else {}
@@ -386,7 +386,7 @@ class Space:
         return SearchPoint(label, values, settings | {"cell": place}, rounds, name)
 
 
-def _with_absolute_root(settings: DottedSettings) -> DottedSettings:
+def with_absolute_root(settings: DottedSettings) -> DottedSettings:
     """Return settings with an absolute folder of data sets, for processes in other folders."""
     root = settings.get("data.root")
     return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
@@ -428,17 +428,17 @@ def _read_base(path: Path, content: Any) -> tuple[DottedSettings, str]:
     if "config" not in content:
         if named := [key for key in _CELL_KEYS if key in content]:
             raise Missing("base.config", f"must be given: base names a {named[0]}, and no table")
-        return _with_absolute_root(merge_layers({}, own)), "base"
+        return with_absolute_root(merge_layers({}, own)), "base"
     file = path.parent / str(content["config"])
     if is_table(file):
         settings = Table.load(file).asked_cell(content, own, "base.")
         column = settings.pop("cell")["column"]
-        return _with_absolute_root(settings), one_line(column)
+        return with_absolute_root(settings), one_line(column)
     if named := [key for key in ("row", "column") if key in content]:
         raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
     settings = flatten_settings(read_mapping(file, "configuration"), file.parent)
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SWEEP_KEYS}
-    return _with_absolute_root(merge_layers(kept, own)), one_line(file.stem)
+    return with_absolute_root(merge_layers(kept, own)), one_line(file.stem)
 
 
 def _read_search(content: Any) -> tuple[Dimension, ...]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfl.commands.tune import main
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
 from rayfl.settings.description import config_of, dump_config
-from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Space, _short_key, display_value
 from rayfl.tune.sweep import check_sweep
 from tests.support.refusals import refused, told

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rayfl.commands import tune as command
+from rayfl.commands.tune import main
 from rayfl.errors import Conflict, InUse
 from rayfl.jobs.table_file import Table
 from rayfl.run import main as run_main
 from rayfl.running.result import Result
-from rayfl.tune import command
-from rayfl.tune.command import main
 from rayfl.tune.space import Space
 from tests.support.federations import bytes_of_run, federation_from
 from tests.support.processes import wait_until

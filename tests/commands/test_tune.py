@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("ray")
 
 
+from rayfl.commands.tune import _new_sweep, _resumed_sweep, main, parser
 from rayfl.errors import BadData, BadValue, Conflict, Unknown, UserError
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.table_file import changes_of
-from rayfl.tune.command import _new_sweep, _resumed_sweep, main, parser
 from rayfl.tune.space import Space
 from rayfl.tune.sweep import check_sweep, run
 from tests.support.refusals import refused, told
