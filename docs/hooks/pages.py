@@ -103,7 +103,7 @@ def _concrete(base: type) -> Iterator[type]:
         if cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_"):
             if not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
                 yield cls
-            yield from _concrete(cls)
+        yield from _concrete(cls)
 
 
 def _first_sentence(cls: type) -> str:
