@@ -55,8 +55,8 @@ class Table(SampleData):
         split: column that says ``train``, ``val`` or ``test`` of each row.
         test_by: column by which the last rows of a user are for testing, such as a time.
         test_group: column of groups of rows, such as sessions, that are for testing as a whole.
-        task: what is learned: ``classes``, ``numbers``, ``labels``, or the import path of a class of your own,
-            see :class:`rayfl.data.task.Task`; by default as the targets say.
+        task: what is learned: ``classes``, ``numbers``, ``labels``, or the import path of a class of your
+            own, see :class:`rayfl.data.task.Task`; by default as the targets say.
         missing: what stands for missing values: their ``mean`` (of texts nothing), ``zero``; or ``drop``,
             which leaves such rows out.
         standardise: whether numbers get mean 0 and deviation 1: by the training rows of ``all`` clients, as
