@@ -100,10 +100,10 @@ def _cell(text: str) -> str:
 def _concrete(base: type) -> Iterator[type]:
     """Yield rayfl's own classes of a kind."""
     for cls in base.__subclasses__():
-        if cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_"):
-            if not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
-                yield cls
-            yield from _concrete(cls)
+        named = cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_")
+        if named and not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
+            yield cls
+        yield from _concrete(cls)
 
 
 def _first_sentence(cls: type) -> str:

@@ -224,8 +224,9 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
     texts, defaults = texts_of(cls), defaults_of(cls)
     for name, kind in arguments_of(cls).items():
         option, base = f"--{above}{name}", part_of(kind)
-        if base is not None and name not in GROUPS and base._fixed:
-            continue  # only tables set it
+        fixed = base is not None and name not in GROUPS and base._fixed
+        if fixed or name in getattr(cls, "_unrecorded", ()):
+            continue  # only tables set it, or only Python
         if name in GROUPS and not above and base is not None:
             parser.add(option, kind=str, metavar="FILE", help=f"YAML file with options of {name}.")
             add_class(parser, base, f"{name}.")
@@ -255,9 +256,8 @@ def parser_of_function(
         metavars: what the help calls values of arguments, if it is not the argument's name.
         **options: of the parser.
     """
-    text, _, listed = inspect.cleandoc(str(function.__doc__)).partition("Args:")
-    made = Parser(description=" ".join(text.split()), **options)
-    texts = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", listed, re.M))
+    text = inspect.cleandoc(str(function.__doc__)).partition("Args:")[0]
+    made, texts = Parser(description=" ".join(text.split()), **options), _argument_texts(function)
     for name, each in inspect.signature(function, eval_str=True).parameters.items():
         facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
         facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
@@ -274,11 +274,18 @@ def parser_of_function(
     return made
 
 
+def _argument_texts(documented: Any) -> dict[str, str]:
+    """Return what a docstring says of each argument."""
+    listed = inspect.cleandoc(str(documented.__doc__)).partition("Args:")[2]
+    found = re.findall(r"^    (\w+): (?!see )(.*(?:\n        .*)*)", listed, re.M)
+    return {name: re.sub(r":\w+:`(.*?)`", r"\1", text) for name, text in found}
+
+
 def texts_of(cls: type) -> dict[str, str]:
-    """Return the text below each option in the source of a class and of its base classes."""
+    """Return the text below each option in the source of a class and of its base classes, or in its Args."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        found |= dict(_option_texts(base))
+        found |= dict(_option_texts(base)) or _argument_texts(base)
     return {name: " ".join(text.split()) for name, text in found.items()}
 
 

@@ -55,12 +55,13 @@ class Table(SampleData):
         split: column that says ``train``, ``val`` or ``test`` of each row.
         test_by: column by which the last rows of a user are for testing, such as a time.
         test_group: column of groups of rows, such as sessions, that are for testing as a whole.
-        task: what is learned, see :class:`Arrays`.
+        task: what is learned: ``classes``, ``numbers``, ``labels``, or the import path of a class of your
+            own, see :class:`rayfl.data.task.Task`; by default as the targets say.
         missing: what stands for missing values: their ``mean`` (of texts nothing), ``zero``; or ``drop``,
             which leaves such rows out.
         standardise: whether numbers get mean 0 and deviation 1: by the training rows of ``all`` clients, as
             sums of a federation would give them, or of each ``client`` (new clients by those of all).
-        names: see :class:`Arrays`.
+        names: names of the classes, for labels from 0; the labels by default. Of other targets, of outputs.
         test_fraction: share of every user's rows that is for testing where nothing else says it.
         sha256: digest that the data must have.
         partition: see :class:`Arrays`.
