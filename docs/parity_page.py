@@ -30,9 +30,9 @@ RUNS = [(division, execution) for division in SETTINGS for execution in ("loop",
 
 
 def bound(values: Iterable[float]) -> str:
-    """Return the power of ten that is not below any of the differences; none without any."""
-    largest = max(values, default=None)
-    return "none" if largest is None else f"1e{ceil(log10(largest))}" if largest else "0"
+    """Return the power of ten that is not below any of the differences."""
+    largest = max(values)
+    return f"1e{ceil(log10(largest))}" if largest else "0"
 
 
 @contextmanager
@@ -101,16 +101,15 @@ FURTHER = {
 }
 """Settings that tests do not have."""
 NOT_COMPARED = (("FedAvg-FT", "kept"), ("SCAFFOLD", "kept"), ("FedCO2", "kept"))
-"""The page says why."""
+"""Shown as –."""
 
 
 def cell(name: str, setting: str = "shares", execution: str = "loop") -> str:
-    """Return the largest differences of what the server holds, what clients keep, and all scores."""
+    """Return the largest difference of what the server holds, what clients keep, and all scores."""
     if (name, setting) in NOT_COMPARED:
-        return "not compared"
+        return "–"
     found = compare(name, {**SETTINGS, **FURTHER, "squared errors": OTHER_LOSS}[setting], execution)
-    weights = [[found.pop(key)] if key in found else [] for key in ("server", "clients")]
-    return ", ".join(map(bound, [*weights, found.values()]))
+    return bound(found.values())
 
 
 def title(name: str) -> str:
@@ -118,26 +117,13 @@ def title(name: str) -> str:
     return display_name(f"rayfl.methods.{name.removesuffix('-FT')}") + "-FT" * name.endswith("-FT")
 
 
-def page_of(name: str) -> str:
-    """Return a link to the page of a method."""
-    return f"[{title(name)}](methods/{name.lower().removesuffix('-ft')}.md)"
-
-
 def rows_of_methods() -> list[list[str]]:
-    """Return a row for each method."""
-    rows = [["method", "form", *(f"{division}, {execution}" for division, execution in RUNS)]]
+    """Return a row for each method, with the settings of tests and those that tests do not have."""
+    rows = [["method", *(f"{division}, {execution}" for division, execution in RUNS), *FURTHER]]
     for name in BASIC:
-        form = f"[form](../tests/methods/forms/{name.lower().replace('-', '')}.py)"
-        rows.append([page_of(name), form, *(cell(name, *run) for run in RUNS)])
+        form = f"[{title(name)}](../tests/methods/forms/{name.lower().replace('-', '')}.py)"
+        rows.append([form, *(cell(name, *run) for run in RUNS), *(cell(name, each) for each in FURTHER)])
     return rows
-
-
-def rows_of_settings() -> list[list[str]]:
-    """Return a row for each method, in settings that the tests do not have."""
-    return [
-        ["method", *FURTHER],
-        *([page_of(name), *(cell(name, each) for each in FURTHER)] for name in BASIC),
-    ]
 
 
 def rows_of_options() -> list[list[str]]:
@@ -153,7 +139,6 @@ def written() -> str:
     """Return the page with its tables made anew."""
     tables = {
         "methods": markdown(rows_of_methods()),
-        "settings": markdown(rows_of_settings()),
         "options": markdown(rows_of_options()),
     }
     return MARKER.sub(lambda m: f"<!-- numbers: {m[1]} -->\n\n{tables[m[1]]}\n", PAGE.read_text())

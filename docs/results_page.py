@@ -1,9 +1,9 @@
 """The tables of docs/results.md and docs/results/, made from summaries and the papers' printed numbers.
 
 ``python -m docs.results_page`` writes them anew into the pages, each below its marker,
-``<!-- numbers: NAME -->``, and draws the picture of all methods. It also writes the sentences that count what
-has results and which code made them, and puts † behind methods that nobody has compared with their papers,
-and ‡ behind those that have trained on validation data.
+``<!-- numbers: NAME -->``, and draws two pictures. It also writes the sentences that count what has
+results, and puts † behind methods that nobody has compared with their papers, and ‡ behind those that have
+trained on validation data.
 """
 
 import json
@@ -256,6 +256,15 @@ def fedco2_t3(column: str) -> Rows:
 LONG = "fedco2_t3_1500"
 """Two rows of Table 3 with all rounds of the paper."""
 MILESTONES = (300, 600, 900, 1200, 1500)
+
+
+def fedco2_t3_bfloat16() -> Rows:
+    """Two rows of Table 3 of Fed-CO2 in both precisions."""
+    found = [["", "reported", "last round", "mean of the last five"]]
+    for row in ("FedAvg", "FedBN"):
+        for name, table in (("bfloat16", "fedco2_t3_bfloat16"), ("float32", "fedco2_t3")):
+            found += [[f"{row}, {name}", *each[1:]] for each in _with_three(table, DIRICHLET, [row])]
+    return found
 
 
 def fedco2_t3_long() -> Rows:
@@ -804,40 +813,26 @@ def all_told(choice: str = "headline") -> list[Told]:
 
 
 def claims_table() -> Rows:
-    """The table of claims."""
-    found = [["the paper claims", "tested on", "seeds", "ahead by", "printed", "p", "the claim"]]
-    for each in all_told():
-        own = each.claims.printed[1] if each.claims.printed else each.claims.own[1]
-        rival = run(each.claims.rivals[each.column][each.row], each.row, each.column).name
-        found.append(
-            [
-                f"[{each.claims.title}](results/{each.claims.page}.md): {own} before {rival}",
-                each.claims.tested[each.column],
-                str(len(each.seeds)),
-                points(each.differences),
-                f"{each.printed:+.1f}",
-                "no test" if each.p is None else f"{each.p:.3f}" if each.p >= 0.0005 else "< 0.0005",
-                each.verdict,
-            ]
-        )
-    return found
-
-
-def printed_twice() -> Rows:
-    """What Fed-CO2 prints of one setting in two tables."""
-    found = [["", "Table 3, CIFAR-10 Dirichlet", "Table 13, 100 clients", "difference"]]
-    for row in printed_rows("fedco2_t13"):
-        first, second = printed("fedco2_t3", row, DIRICHLET), printed("fedco2_t13", row, "N=100")
-        values = [float(text.split()[0]) for (text,) in (first, second)]
-        found.append([row, *first, *second, f"{values[1] - values[0]:+.2f}"])
-    return found
-
-
-def printed_rows(table: str) -> list[str]:
-    """Return the rows of a paper's table."""
-    known = printed_table(table)
-    assert known is not None
-    return list(known.rows)
+    """The claims of each table and data setting, by what the runs say of them."""
+    found = all_told()
+    heads = ["holds", "does not hold", "cannot be told"]
+    heads = [head for head in heads if any(each.p is not None and each.verdict == head for each in found)]
+    rows = [["the paper puts", "tested on", *(f"{head}, p" for head in heads), "one seed, no test"]]
+    for claims in CLAIMS:
+        own = (claims.printed or claims.own)[1]
+        for column, rivals in claims.rivals.items():
+            cells: dict[str, list[str]] = {head: [] for head in (*heads, "")}
+            for each in found:
+                if (each.claims, each.column) == (claims, column):
+                    name = run(rivals[each.row], each.row, column).name
+                    if each.p is None:
+                        cells[""].append(name)
+                    else:
+                        shown = f"{each.p:.3f}" if each.p >= 0.0005 else "< 0.0005"
+                        cells[each.verdict].append(f"{name} {shown}")
+            title = f"[{claims.title}](results/{claims.page}.md): {own} before"
+            rows.append([title, claims.tested[column], *map(", ".join, cells.values())])
+    return rows
 
 
 # ---- sentences that count
@@ -869,41 +864,22 @@ def embedded_tested() -> str:
     found = differences(places, dict.fromkeys(places, REFERENCE))
     more = [f"{d.row} ({d.place}, {d.difference * 100:+.1f})" for d in found if d.significant]
     return (
-        f"Each personal accuracy was tested against {REFERENCE}'s of its column. After Holm's correction "
-        f"for the {len(found)} tests, {len(more)} differences are more than chance: {', '.join(more)}. Every "
-        "other order may be chance."
-    )
-
-
-def evaluations_counted() -> str:
-    """How many summaries have every evaluation."""
-    found = [content for content in published().values() if "views" in content]
-    whole = sum(all("each" in view for view in summary["views"]) for summary in found)
-    return (
-        f"{whole} of the {len(found)} summaries have the accuracies of every evaluation of their run, so its "
-        "curve can be drawn again. Of the others only the pictures show curves."
+        f"Of the {len(found)} differences from {REFERENCE} of the same column, {len(more)} are more than "
+        f"chance (Holm's correction): {', '.join(more)}."
     )
 
 
 def tables_counted() -> str:
-    """Which tables of the four papers have results, and which have none."""
+    """Which tables of the four papers have results."""
     papers = {"fedco2": "Fed-CO2", "fedios": "FediOS", "dcpfl": "DC-PFL", "fdse": "FDSE"}
     files = [path for paper in papers for path in sorted((EXAMPLES / paper).glob("*.yaml"))]
     names = {f"{path.parent.name}/{path.stem}": Table.load(path).name for path in files}
     done = [name for name, table in names.items() if (FOLDER / table).is_dir()]
-    missing = [name for name in names if name not in done]
-    lists = [", ".join(f"`{name}`" for name in found) for found in (done, missing)]
+    listed = ", ".join(f"`{name}`" for name in done)
     return (
         f"Of the {len(names)} table files of the four papers, {len(done)} have [results](results.md), each "
-        f"with a part of its rows and columns: {lists[0]}. The other {len(missing)} have none: {lists[1]}."
+        f"with a part of its rows and columns: {listed}."
     )
-
-
-def made_by(place: str, content: Mapping[str, Any]) -> str:
-    """Return which code made a summary, or a row of ``EMBEDDED``, of a commit at or before the one named."""
-    if code := content.get("rayfl"):
-        return f"rayfl {code['version']} with sources `{code['sources']}`"
-    return f"`{COMMITS[place]}`"
 
 
 @cache
@@ -915,23 +891,6 @@ def published() -> dict[str, dict[str, Any]]:
     return files | {f"{EMBEDDED.name} {row}": content for row, content in rows.items()}
 
 
-def code_of(page: str) -> str:
-    """Say which code made the runs of a page."""
-    folders = DETAILS[page]
-    mine = {
-        name: content
-        for name, content in published().items()
-        if (name.partition("/")[0] in folders if folders else name.startswith(EMBEDDED.name))
-    }
-    texts = sorted({made_by(name, content) for name, content in mine.items()})
-    new = [text for text in texts if text.startswith("rayfl")]
-    old = [text for text in texts if text not in new]
-    if not old:
-        return f"The code of these runs: {'; '.join(new)}."
-    before = f"at or before each of the commits {', '.join(old)}"
-    return f"The code of these runs ([file by file](commits.json)): {'; '.join([*new, before])}."
-
-
 def footnote() -> str:
     """What † means."""
     return "† Not verified against the full text of the method's paper; its page says what it follows."
@@ -941,9 +900,7 @@ def sentences() -> dict[str, str]:
     """Return the sentences that are written, by their names."""
     return {
         "claims counted": claims_counted(),
-        "evaluations counted": evaluations_counted(),
         "tables counted": tables_counted(),
-        **{f"code {page}": code_of(page) for page in DETAILS},
         "embedded tested": embedded_tested(),
         "footnote": footnote(),
         "on validation data": "‡ Trained on validation data, too.",
@@ -955,12 +912,12 @@ def tables() -> dict[str, Rows]:
     """Return the rows of every table of the pages, the first with the headings."""
     return {
         "claims": claims_table(),
-        "printed twice": printed_twice(),
         "fedco2_t3 pathological": fedco2_t3(PATHOLOGICAL),
         "fedco2_t3 pathological seeds": fedco2_t3_seeds(PATHOLOGICAL),
         "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
         "fedco2_t3 dirichlet seeds": fedco2_t3_seeds(DIRICHLET),
         "fedco2_t3 long": fedco2_t3_long(),
+        "fedco2_t3 bfloat16": fedco2_t3_bfloat16(),
         "fdse_t1 office": fdse(),
         "fdse_t1 seeds": fdse_seeds("fdse_t1", FDSE_T1_SEEDS),
         "fdse_local": fdse_local(),

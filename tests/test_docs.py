@@ -314,7 +314,7 @@ def texts_of(folder: Path) -> str:
 
 
 def test_messages_on_the_page_are_those_of_the_code():
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "faq.md").read_text()
     messages = re.findall(r"^\*\*(.+?)\*\* ", page, re.MULTILINE)
     assert len(messages) >= 25
     source = texts_of(ROOT / "rayfl")
