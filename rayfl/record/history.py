@@ -31,6 +31,8 @@ TABLE = "table.yaml"
 """In the folder of a table: a copy of its file."""
 TUNING = "tuning.json"
 """In the folder of a table whose cells are tuned: what was chosen for each."""
+TUNED = ", tuned"
+"""How the name of a column ends whose cells are tuned."""
 SWEEP = "sweep.json"
 """In the folder of a sweep: its points and settings."""
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
+from rayfl.record.history import TUNED
 from rayfl.report.compare import FURTHER, conflicts_of, counted_view, group_by, samples, values_over_rounds
+from rayfl.report.critical_difference import ranks_chart
 from rayfl.report.page import (
     LOOKS,
     PAGE,
@@ -69,7 +71,7 @@ def table_page(
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
         notes=[*map(one_line, notes), *list_warnings(logged)],
-        curves=_table_curves(runs),
+        curves=[*_rank_charts(entries), *_table_curves(runs)],
         choices=choices,
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
@@ -123,6 +125,16 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
 def _further_cell(entry: Entry, name: str) -> SheetCell:
     value = entry.further.get(name)
     return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
+
+
+def _rank_charts(entries: Sequence[Entry]) -> list[Chart]:
+    """Return the mean ranks of rows over columns, and over tuned columns, where there are enough."""
+    found = []
+    for tuned in (False, True):
+        scored = [each for each in entries if each.mean is not None and each.column.endswith(TUNED) == tuned]
+        columns = group_by(scored, lambda entry: entry.column).values()
+        found.append(ranks_chart([{e.row: e.kind.sign * (e.mean or 0.0) for e in own} for own in columns]))
+    return [chart for chart in found if chart is not None]
 
 
 def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:

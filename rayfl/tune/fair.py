@@ -20,7 +20,7 @@ from rayfl.errors import BadData, UserError
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table, shipped_folder, slug_of
 from rayfl.randomness import numpy_generator
-from rayfl.record.history import SWEEP, TUNING
+from rayfl.record.history import SWEEP, TUNED, TUNING
 from rayfl.report.page import Row, Sheet, SheetCell
 from rayfl.report.run_page import engine_lines
 from rayfl.report.text import clock
@@ -68,7 +68,7 @@ class Choice:
 
 def tuned(column: str) -> str:
     """Return the column that has the tuned cells of another one."""
-    return f"{column}, tuned"
+    return f"{column}{TUNED}"
 
 
 def space_of_cell(table: Table, row: str, column: str, points: int, settings: DottedSettings) -> Space:
