@@ -18,6 +18,8 @@ COMMANDS = {
     "tune": ("rayfl.commands.tune", "search settings with Ray Tune"),
     "report": ("rayfl.commands.report", "compare runs in a table, also with a paper's"),
     "figure": ("rayfl.commands.figure", "draw runs the way papers do"),
+    "runs": ("rayfl.commands.runs", "list runs: their figures, and how far they have got"),
+    "diff": ("rayfl.commands.diff", "say in what two runs differ"),
     "export": ("rayfl.commands.export", "write a client's trained model to a file"),
     "data": ("rayfl.commands.data", "show a data set, or divide it among clients"),
     "doctor": ("rayfl.commands.doctor", "say what is installed here, and what is missing"),

@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from rayfl.errors import Conflict, Missing, Unknown, UserError
@@ -252,7 +253,7 @@ def parser_of_function(
 
     Args:
         function: its first paragraphs describe the command. What has a default, or can only be given by its
-            name, is an option; lists and tuples take several words.
+            name, is an option; lists and tuples take several words, and a list that may be None none.
         metavars: what the help calls values of arguments, if it is not the argument's name.
         **options: of the parser.
     """
@@ -261,9 +262,10 @@ def parser_of_function(
     for name, each in inspect.signature(function, eval_str=True).parameters.items():
         facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
         facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
-        for kind in union_members(each.annotation):
+        kinds = union_members(each.annotation)
+        for kind in kinds:
             if get_origin(kind) in (list, tuple, Sequence):
-                facts |= {"kind": get_args(kind)[0], "nargs": "+"}
+                facts |= {"kind": get_args(kind)[0], "nargs": "*" if NoneType in kinds else "+"}
                 facts |= {"nargs": len(get_args(kind))} if get_origin(kind) is tuple else {}
         if each.default is not each.empty:
             made.add(f"--{name}", default=each.default, **facts)

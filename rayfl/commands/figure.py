@@ -128,6 +128,15 @@ def make_picture(o: Any) -> Picture:
     return plot.clients(views, **look) if kind == "clients" else plot.labels(**look)
 
 
+def picture_path(save: str) -> Path:
+    """Return the path of a picture; refuse one whose ending names no format."""
+    path = Path(save).expanduser()
+    if path.suffix.lower() not in PICTURE_ENDINGS:
+        known = f"{', '.join(PICTURE_ENDINGS[:-1])} or {PICTURE_ENDINGS[-1]}"
+        raise BadValue("--save", path, f"its name must end in {known}")
+    return path
+
+
 def _parse_size(text: str) -> Size:
     """Parse ``--size``: a name, or inches."""
     try:
@@ -148,10 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def draw_picture() -> None:
         options = parser().read(arguments)
-        path = Path(options.save).expanduser()
-        if path.suffix.lower() not in PICTURE_ENDINGS:
-            known = f"{', '.join(PICTURE_ENDINGS[:-1])} or {PICTURE_ENDINGS[-1]}"
-            raise BadValue("--save", path, f"its name must end in {known}")
+        path = picture_path(options.save)
         make_picture(options).save(path)
         print_note(path)
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
 from rayfl.commands.command_line import Parser, parser_of_function
@@ -99,18 +100,28 @@ def report_runs(
         notes = [*caption(groups, keys, measure), *shown]
         compared = headline_tests(groups, keys) if save and not measure else []
         tests = {"tests": [asdict(test) for test in compared]}
+    print_table(table, shown, whole=printed is not None)  # whose last column alone has its warnings
+    for file in save:
+        write_table(Path(file).expanduser(), table, notes, records, **tests)
+
+
+def print_table(table: Table, notes: Sequence[str] = (), whole: bool = False) -> None:
+    """Print a comparison, and sentences below it.
+
+    Args:
+        table: the comparison.
+        notes: the sentences.
+        whole: whether no column may go where a terminal is too narrow for all.
+    """
     console = Terminal()
-    fits = console.is_terminal and printed is None  # whose last column has warnings that stand nowhere else
-    fitted, left_out = fit_table(table, console) if fits else (table, [])
+    fitted, left_out = fit_table(table, console) if console.is_terminal and not whole else (table, [])
     # Lines may be longer than a file or a very narrow terminal is wide, but every figure is shown in full.
     needed = console.measure(fitted, options=console.options.update(max_width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(fitted)
-    said = f"Without room here: {', '.join(left_out)}. --columns chooses columns, --save FILE writes all."
-    for line in [*([said] if left_out else []), *shown]:
+    said = f"Without room here: {', '.join(left_out)}. In rayfl report, --columns chooses, --save writes all."
+    for line in [*([said] if left_out else []), *notes]:
         console.print(Text(line), soft_wrap=True)
-    for file in save:
-        write_table(Path(file).expanduser(), table, notes, records, **tests)
 
 
 def split_names(text: str) -> list[str]:

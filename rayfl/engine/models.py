@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count
@@ -85,6 +85,20 @@ class Models:
 
     def __repr__(self) -> str:
         return f"Models of {len(self)} clients {self.when}: {', '.join(self.views)}"
+
+    def state(self, client: int) -> dict[Any, Any]:
+        """Return a copy of a client's personal state, as its method names it: ``{"own": {name: tensor}}``.
+
+        It is what the client keeps between rounds, empty where that is nothing; before its first training it
+        is what the client would begin with.
+        """
+        self._check_client(client)
+        return _as_plain(self._worker.state(client, self._worker.client(client, self._ended_round)))
+
+    @property
+    def server(self) -> dict[Any, Any]:
+        """A copy of the server's state, as its method names it: mostly ``{"weights": {name: tensor}}``."""
+        return _as_plain(self._server.state)
 
     @property
     def when(self) -> str:
@@ -267,6 +281,13 @@ class ClientModels:
         x = self._models.preprocess(given, self.client)
         with torch.no_grad():
             return self._models.data.dataset.task.predict(self._models.scores(self.client, x)[view])
+
+
+def _as_plain(node: Any) -> Any:
+    """Return a copy of a state: dicts of tensors, numbers, bools and None."""
+    if isinstance(node, Mapping):
+        return {name: _as_plain(value) for name, value in node.items()}
+    return node.detach().clone() if isinstance(node, Tensor) else node
 
 
 def _plain_module(net: Net, weights: Params) -> nn.Module:

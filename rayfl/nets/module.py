@@ -20,7 +20,7 @@ from rayfl.nets.memory import generators
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
 from rayfl.settings.arguments import describe_object, union_members
 from rayfl.settings.base import class_names
-from rayfl.settings.imports import import_by_path
+from rayfl.settings.imports import ImportPath, import_by_path
 from rayfl.system.own_code import is_own
 from rayfl.system.text import did_you_mean, short_repr
 
@@ -36,7 +36,7 @@ class Module(Architecture):
     annotation what it returns is called with shape and classes.
     """
 
-    path: str
+    path: ImportPath
     """Import path ``module.name`` of the class or function."""
     head: str = ""
     """Name of the last linear layer, such as ``classifier.1``; by default it is found."""

@@ -28,6 +28,7 @@ from rayfl.sampling import Bernoulli, Sampling, Uniform, choose_cohort, wanted_c
 from rayfl.settings.arguments import arguments_of, changed_arguments
 from rayfl.settings.base import Settings, above, at_least, at_most
 from rayfl.settings.description import config_of, differing_keys, dump_config, flatten_config, result_settings
+from rayfl.settings.imports import ImportPath
 from rayfl.settings.reader import DottedSettings, build_object, find_settings_class, flatten_settings
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
@@ -49,7 +50,7 @@ class RunSettings(Settings, place=""):
     """What clients compute, what they send, and how the server combines it."""
     data: Data = DEFAULT_DATA
     """The data set and how it is divided."""
-    net: Architecture | str | list[Architecture | str] = DEFAULT_NET
+    net: Architecture | ImportPath | list[Architecture | ImportPath] = DEFAULT_NET
     """The net, or the import path of a class or function that makes a ``torch.nn.Module``. A list gives
     clients different nets: client k gets entry k modulo the length of the list. This is for methods that do
     not average whole nets.
@@ -98,7 +99,7 @@ class RunSettings(Settings, place=""):
     """How clients train on their own data before they are scored; what they learn is thrown away."""
     protocol: Protocol = DEFAULT_PROTOCOL
     """The rule that says which model is scored, when, and which number is the reported metric."""
-    metrics: list[str] = field(default_factory=list)
+    metrics: list[ImportPath] = field(default_factory=list)
     """Further metrics of each client's scores, which are recorded beside the figure and loss: ``f1`` (macro),
     ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and
     labels [n].

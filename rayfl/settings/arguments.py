@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
-from rayfl.errors import BadCode, BadValue
+from rayfl.errors import BadCode, BadValue, error_context
 from rayfl.system.own_code import is_own
 from rayfl.system.text import did_you_mean, short_repr
 
@@ -59,7 +59,8 @@ def convert_value(place: str, value: Any, kind: Any) -> Any:
         BadValue: it is of another type, infinite or NaN, or out of its bounds.
     """
     try:
-        return _pydantic_adapter(kind).validate_python(value)
+        with error_context(place=place):
+            return _pydantic_adapter(kind).validate_python(value)
     except ValidationError as error:
         wrong = {each["type"] for each in error.errors(include_url=False, include_context=False)}
     bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
@@ -89,7 +90,7 @@ def to_pydantic_type(kind: Any) -> Any:
         return Any
     if origin is Annotated:
         for mark in inner[1:]:
-            if not isinstance(mark, (str, *_BOUNDS)):
+            if not isinstance(mark, (str, BeforeValidator, *_BOUNDS)):
                 raise BadCode(f"{mark!r} is no bound: use at_least, above, at_most or below")
         return Annotated[(to_pydantic_type(inner[0]), *inner[1:])]
     if origin in (Union, UnionType):

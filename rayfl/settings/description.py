@@ -162,7 +162,7 @@ def _to_yaml_value(value: Any, where: str) -> Any:
 
 
 def public_path(cls: type) -> str:
-    """Return the import path of a class; for rayfl's own classes the public one, which users write.
+    """Return the import path of a class or function; of rayfl's own the public one, which users write.
 
     ``rayfl.methods.FedBN`` does not depend on the file in which the class is defined.
     """

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.metadata import (
@@ -19,14 +19,17 @@ from importlib.metadata import (
 from importlib.util import find_spec
 from inspect import ismodule
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pydantic import BeforeValidator
 
 import rayfl
-from rayfl.errors import BadValue
-from rayfl.system.text import did_you_mean
+from rayfl.errors import BadValue, UserError
+from rayfl.settings import Settings
+from rayfl.settings.description import public_path
+from rayfl.system.text import did_you_mean, short_repr
 
 NET_LIBRARY = "torchvision.models"
 """The one module of rayfl's libraries from which a configuration may name classes."""
@@ -167,3 +170,26 @@ def _import_path_of(thing: Any) -> str | None:
     module = getattr(thing, "__module__", None)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     return f"{module}.{name}" if isinstance(module, str) else None
+
+
+def _path_of_object(value: Any) -> Any:
+    """Return the import path of a class or function; other values as they are.
+
+    Raises:
+        BadValue: a configuration cannot name it.
+    """
+    if not callable(value) or isinstance(value, Settings):
+        return value
+    if isinstance(value, type) and issubclass(value, Settings):
+        raise BadValue("", f"is the class {value.__name__}", f"write {value.__name__}()")
+    with suppress(UserError, ImportError, AttributeError):
+        if import_by_path(path := public_path(value)) is value:
+            return path
+    advice = (
+        "give a class or function from the top of a module of your own, or its path, as in 'my_nets.Mine'"
+    )
+    raise BadValue("", f"is {short_repr(value)}, which config.yaml cannot name", advice)
+
+
+ImportPath = Annotated[str, BeforeValidator(_path_of_object)]
+"""The import path of a class or function; Python may give the class or function itself."""

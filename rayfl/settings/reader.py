@@ -119,7 +119,7 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
         made = find_settings_class(base, value, place, also_text=str in union_members(kind))
     else:
         made = value
-    if not isinstance(made, type):
+    if not (isinstance(made, type) and issubclass(made, base)):
         if given:
             raise Conflict(
                 _join_names(place, next(iter(given))), f"is no option: {place} is {short_repr(made)}"

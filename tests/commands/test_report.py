@@ -148,7 +148,7 @@ def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, mo
     assert re.search(r"FedAvg +1 +10 +[0-9]+\.[0-9]{2} ", out[first] + " ")
     dropped = [line for line in out if line.startswith("Without room here: ")]
     assert bool(dropped) == (width < 200)
-    assert all("down per round. --columns" in line for line in dropped)
+    assert all("down per round. In rayfl report, --columns" in line for line in dropped)
     assert "down per round" in (tmp_path / "x.md").read_text()
     assert report.main([str(tmp_path), "--columns", "method,last round,mean of last 5,up per round"]) == 0
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()

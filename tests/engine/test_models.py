@@ -68,6 +68,21 @@ def test_what_a_client_scores_and_predicts() -> None:
     assert models.when == "after 2 rounds"
 
 
+def test_states_are_copies_by_name() -> None:
+    """That of a client without any training is the one with which it would begin."""
+    models = after_a_step(Ditto(mu=0.0), [((0, 1), 1)])
+    step = {"head.weight": [[0.5, 0.0], [-0.5, 0.0]]}
+    found = [models.state(0)["own"], models.server["weights"], models.state(1)["own"]]
+    assert [type(each) for each in found] == [dict] * 3
+    values = [{name: tensor.tolist() for name, tensor in each.items()} for each in found]
+    assert values == [step, step, {"head.weight": [[0.0, 0.0]] * 2}]
+    for each in found:
+        each["head.weight"].fill_(7.0)
+    assert models.scores(0, X)["personal"].tolist() == models.scores(0, X)["global"].tolist()
+    assert models.server["weights"]["head.weight"].tolist() == step["head.weight"]
+    assert after_a_step(FedAvg()).state(0) == {}
+
+
 def test_features_are_those_of_views_that_a_last_layer_ends() -> None:
     """Looking leaves nothing behind in the net, not even where scores cannot be computed."""
     models = after_a_step(Doubled())
@@ -111,7 +126,7 @@ def test_clients_and_views_that_there_are_not() -> None:
     assert len(models) == 2
     assert [each.client for each in models] == [0, 1]
     for client in (-1, 2):
-        for call in (models.batch, lambda k: models[k], lambda k: models.scores(k, X)):
+        for call in (models.batch, models.state, lambda k: models[k], lambda k: models.scores(k, X)):
             with refused(Unknown, f"client {client}"):
                 call(client)
         with refused(Unknown, f"client {client}"):
@@ -158,7 +173,7 @@ def test_another_view_is_a_graph_for_batches_of_any_size_and_layout(channels: in
     assert not module.training
     for rows in (x, x[:1], x.contiguous(memory_format=torch.channels_last)):
         torch.testing.assert_close(module(rows), models.scores(0, rows)["personal"])
-    weights: Any = models._server.state["weights"]
+    weights = models.server["weights"]
     sizes = sorted(value.shape for name, value in weights.items() if "num_batches" not in name)
     assert sorted(value.shape for value in module.state_dict().values()) == sizes
 

@@ -3,6 +3,7 @@
 import socket
 import sys
 import types
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.models import resnet18
 
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown, UserError
-from rayfl.nets import MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
+from rayfl.federation import federation_of
+from rayfl.nets import CNNB, MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
 from rayfl.settings.description import dump_config
 from rayfl.training import Net
-from tests.support.federations import federation_from
+from tests.support.federations import federation_from, small
+from tests.support.metrics import brier
 from tests.support.refusals import refused
 
 OWN = "modules_of_ones_own"
@@ -356,6 +360,24 @@ def test_as_a_configuration_names_it(tmp_path: Path) -> None:
         federation_from(["--net", "Module"])
     with refused(BadValue, "net.arguments.weights"):
         federation_from([*options, "--net.arguments", "{weights: DEFAULT}"])
+
+
+def test_python_may_give_what_a_path_names(tmp_path: Path) -> None:
+    """The class or function itself, of nets and of metrics, unless no configuration could name it."""
+    federation = small(tmp_path, net=[Plain, resnet18, CNNB()], metrics=[brier, "f1"])
+    assert federation.net[:2] == [f"{__name__}.Plain", "torchvision.models.resnet.resnet18"]
+    assert federation.metrics == ["tests.support.metrics.brier", "f1"]
+    assert Module(path=without).path == federation_of({"net": without}).net == f"{__name__}.without"
+
+    def inner(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return Plain(classes)
+
+    other = wraps(without)(lambda **_: Plain())  # whose path names another
+    for net in (Plain(), inner, partial(Plain), other, nn.Linear, CNNB):
+        with refused(BadValue, "net"):
+            small(tmp_path, net=[net])
+    with refused(BadValue, "metrics"):
+        small(tmp_path, metrics=[F.cross_entropy])
 
 
 # ---- the nets for other inputs that come with rayfl

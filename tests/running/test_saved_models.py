@@ -92,7 +92,7 @@ def test_features_are_what_the_last_layer_sees(tmp_path: Path, run: Path) -> Non
     assert shapes == {"online": (len(x), 84), "offline": (len(x), 84)}
     assert not torch.equal(features["online"], features["offline"])
     models = load_models(run)
-    head = models._server.state["weights"]
+    head = models.server["weights"]
     z = models.features(3, x)["personal"]
     expected = z @ head["head.weight"].T + head["head.bias"]
     torch.testing.assert_close(models.scores(3, x)["personal"], expected)
