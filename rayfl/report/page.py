@@ -162,6 +162,7 @@ WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 12, 40
 MOST_POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
+ROUNDS = "completed rounds"
 LOOKS = 8
 """Looks of lines in the style sheet, from which on they are repeated."""
 
@@ -182,15 +183,16 @@ class Line:
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], unit: str, text: Callable[[float], str] = number
+    title: str, lines: Sequence[Line], unit: str, text: Callable[[float], str] = number, over: str = ROUNDS
 ) -> Chart | None:
-    """Return lines over rounds; their looks are those of the legend's entries, in this order.
+    """Return lines, mostly over rounds; their looks are those of the legend's entries, in this order.
 
     Args:
         title: what the chart shows.
         lines: what is drawn; points that are not finite are left out.
         unit: what the vertical axis shows.
         text: of a value.
+        over: what the horizontal axis shows.
 
     Returns:
         None where no line has a point.
@@ -202,7 +204,7 @@ def line_chart(
     ends = "; ".join(f"{name} ends at {text(float(y[-1]))}" for name, _, y in drawn)
     margin = 0.05 * np.ptp(ys)
     heights = (ys.min() - margin, ys.max() + margin)
-    picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, "completed rounds", unit)
+    picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, over, unit)
     for k, (name, x, y) in enumerate(drawn):
         look = f"look{k % LOOKS}"
         places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))

@@ -165,7 +165,7 @@ def _tune_cell(
     done = sweep.run(space, folder, resume=begun, code=code, console=console)
     if not done.complete:
         return None
-    if done.best is None or not done.best.points:
+    if not done.best.points:
         why = next(iter(done.failed.values()), "none has a score on validation data")
         raise BadData(f"row {row!r}, column {column!r}", f": no point can be chosen: {why}")
     best = done.best.points[0]

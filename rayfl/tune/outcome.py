@@ -17,9 +17,9 @@ from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import slug_of
 from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.compare import group_by
-from rayfl.report.page import PAGE, Row, Sheet, SheetCell, render, write_page
+from rayfl.report.page import Row, Sheet, SheetCell, count_cell
 from rayfl.report.table_page import link
-from rayfl.report.text import mean_and_std, number, plain_table
+from rayfl.report.text import mean_and_std, plain_table
 from rayfl.running.result import Result
 from rayfl.settings.description import display_name
 from rayfl.settings.yaml_file import yaml_text
@@ -48,6 +48,8 @@ class PointResult:
         completed: rounds that all of its runs have completed; 0 if a run has none.
         folders: of the runs, parallel to ``seeds``.
         kind: of figure.
+        reached: rounds that each run has completed, parallel to ``seeds``.
+        number: of the point, from 0, in the order in which points have begun.
     """
 
     point: SearchPoint
@@ -57,27 +59,43 @@ class PointResult:
     completed: int
     folders: list[Path] = field(default_factory=list)
     kind: Figure = ACCURACY
+    reached: list[int] = field(default_factory=list)
+    number: int = 0
+
+    @property
+    def method(self) -> str:
+        """The name of its method, for display."""
+        name = str(self.point.settings.get("method", "FedBN"))
+        return display_name(name if "." in name else f"rayfl.methods.{name}")
 
     @property
     def score(self) -> float | None:
-        """The mean validation score; None if a run has none."""
-        return mean_and_std(self.scores)[0]
-
-    @property
-    def test_figure(self) -> float | None:
-        """The mean test figure; None if a run has none."""
-        return mean_and_std(self.tests)[0]
+        """The mean validation score, without rounding errors in float64; None if a run has none."""
+        mean, _ = mean_and_std(self.scores)
+        return None if mean is None else round(mean, 12)
 
     def score_text(self, metric: Metric) -> str:
         """Return the mean validation score, with its deviation over seeds, as text."""
-        mean, std = mean_and_std(self.scores)
-        return number(mean, std, decimals=4) if metric == "loss" else self.kind.shown(mean, std)
+        return compared(metric, self.kind).shown(*mean_and_std(self.scores))
 
 
-def result_of(point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointResult:
+def compared(metric: Metric, kind: Figure) -> Figure:
+    """Return what validation scores are, for display.
+
+    Args:
+        metric: by which points are compared.
+        kind: of the reported figure.
+    """
+    if metric == "loss":
+        return Figure("loss", higher=False)
+    return kind if metric == "figure" else replace(kind, name=metric)
+
+
+def result_of(number: int, point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointResult:
     """Read what the runs of a point have recorded.
 
     Args:
+        number: of the point, from 0.
         point: the point.
         jobs: its trials, one per seed.
         metric: by which points are compared.
@@ -95,6 +113,8 @@ def result_of(point: SearchPoint, jobs: Sequence[Job], metric: Metric) -> PointR
         completed,
         [run.folder for run in runs],
         runs[0].figure_kind if runs else ACCURACY,
+        reached,
+        number,
     )
 
 
@@ -107,14 +127,11 @@ def _first_rounds(run: Result, rounds: int) -> Result:
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
     """Return the first of the best points on validation data, among those with the most rounds."""
     sign = 1 if mode == "max" else -1
-    return max(_most_complete(results), key=lambda r: sign * _rounded_score(r), default=None)
+    return max(most_complete(results), key=lambda r: sign * (r.score or 0.0), default=None)
 
 
-def _rounded_score(result: PointResult) -> float:
-    return round(result.score or 0.0, 12)  # without rounding errors of means in float64
-
-
-def _most_complete(results: Sequence[PointResult]) -> list[PointResult]:
+def most_complete(results: Sequence[PointResult]) -> list[PointResult]:
+    """Return the points with all rounds; if there are none, those with the most."""
     scored = [r for r in results if r.score is not None and r.completed]
     whole = [r for r in scored if r.completed >= r.point.rounds]
     return whole or [r for r in scored if r.completed == max(s.completed for s in scored)]
@@ -122,15 +139,15 @@ def _most_complete(results: Sequence[PointResult]) -> list[PointResult]:
 
 @dataclass(frozen=True)
 class BestPoints:
-    """The best points of a sweep: one, or one for each setting of the data.
+    """The best points of a sweep: one, or one for each setting of the data; none where none was chosen.
 
     Attributes:
         keys: searched keys in which the settings of the data differ; empty if all points have the same.
         groups: the points of each setting, and the best of them, if one could be chosen.
     """
 
-    keys: list[str]
-    groups: list[tuple[list[PointResult], PointResult | None]]
+    keys: list[str] = field(default_factory=list)
+    groups: list[tuple[list[PointResult], PointResult | None]] = field(default_factory=list)
 
     @classmethod
     def from_results(cls, results: Sequence[PointResult], mode: str, keys: Sequence[str] = ()) -> BestPoints:
@@ -153,8 +170,8 @@ class BestPoints:
             r
             for group, best in self.groups
             if best is not None
-            for r in _most_complete(group)
-            if _rounded_score(r) == _rounded_score(best)
+            for r in most_complete(group)
+            if r.score == best.score
         ]
 
     def group_name(self, group: Sequence[PointResult]) -> str:
@@ -165,7 +182,7 @@ class BestPoints:
         """Return what the star in the table means, or why there is none."""
         first = "; the first of equal ones is in its file"
         first *= len(self.points) > sum(best is not None for _, best in self.groups)
-        if len(self.groups) == 1:
+        if len(self.groups) <= 1:
             return f"* best by validation{first}" if self.points else None
         what = " and ".join(self.keys)
         if self.points:
@@ -176,55 +193,56 @@ class BestPoints:
 # ---- tables
 
 
-def points_table(space: Space, results: Sequence[PointResult], best: BestPoints | None = None) -> Table:
+def points_table(space: Space, results: Sequence[PointResult], best: BestPoints) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
-    table, sheet = plain_table(space.title or space.sweep), _points_sheet(results, space.metric, best, Path())
+    table = plain_table(space.title or space.sweep)
+    sheet = points_sheet("", results, space.metric, best, Path())
     for head in sheet.heads[1:]:
         table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
     for row in sheet.rows:
-        cells = [(cell.text, cell.best) if isinstance(cell, SheetCell) else (cell, False) for cell in row[1:]]
-        chosen = any(best for _, best in cells)
-        table.add_row(
-            *(f"{text} *" if best else text for text, best in cells), style="bold" if chosen else None
-        )
-    if best is not None:
-        table.caption, table.caption_justify = best.caption(), "left"
+        cells = [cell.text + " *" * cell.best if isinstance(cell, SheetCell) else cell for cell in row[1:]]
+        table.add_row(*cells, style="bold" if cells[-1].endswith(" *") else None)
+    table.caption, table.caption_justify = best.caption(), "left"
     return table
 
 
-def _points_sheet(
-    results: Sequence[PointResult], metric: Metric, best: BestPoints | None, home: Path
+def points_sheet(
+    caption: str, results: Sequence[PointResult], metric: Metric, best: BestPoints, home: Path
 ) -> Sheet:
-    """Return a line per point, with a link to the page of its first run."""
-    keys = list(results[0].point.values) if results else []
-    stars = best.points if best is not None else []
-    rows: list[Row] = [
-        [
-            SheetCell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
-            *(_value_cell(r.point.values[key]) for key in keys),
-            SheetCell(str(len(r.seeds)), float(len(r.seeds))),
-            SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-            SheetCell(r.score_text(metric), r.score, best=any(r is star for star in stars)),
-            SheetCell(
-                r.kind.shown(*mean_and_std(r.tests)), r.test_figure, best=any(r is star for star in stars)
-            ),
-        ]
-        for k, r in enumerate(results)
-    ]
-    kind = results[0].kind if results else ACCURACY
-    compared = kind.name if metric == "figure" else metric
-    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {compared}", f"test {kind.title}"]
-    caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
+    """Return a line per point, with a link to the page of its first run.
+
+    Args:
+        caption: what it shows.
+        results: of the points.
+        metric: by which points are compared.
+        best: the best points.
+        home: the folder of the sweep.
+    """
+    keys, kind = (results[0].point.values, results[0].kind) if results else ({}, ACCURACY)
+    stars, rows = best.points, list[Row]()
+    for r in results:
+        starred, (test, deviation) = any(r is star for star in stars), mean_and_std(r.tests)
+        rows.append(
+            [
+                SheetCell(str(r.number), r.number, href=link(r.folders[0], home) if r.folders else ""),
+                *map(_value_cell, r.point.values.values()),
+                count_cell(len(r.seeds)),
+                SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
+                SheetCell(r.score_text(metric), r.score, best=starred),
+                SheetCell(r.kind.shown(test, deviation), test, best=starred),
+            ]
+        )
+    figures = f"validation {compared(metric, kind).name}", f"test {kind.title}"
+    heads = ["point", *map(one_line, keys), "seeds", "rounds", *figures]
     return Sheet(caption, heads, rows, search=len(rows) > 10)
 
 
-def table_of(results: Sequence[PointResult], best: BestPoints | None = None) -> pd.DataFrame:
+def table_of(results: Sequence[PointResult], best: BestPoints) -> pd.DataFrame:
     """Return a line per point; figures as recorded, deviations over seeds with n - 1."""
     import pandas as pd
 
     keys = list(results[0].point.values) if results else []
-    figures = ["validation", "validation_std", "test", "test_std"]
-    stars = best.points if best is not None else []
+    figures, stars = ["validation", "validation_std", "test", "test_std"], best.points
     lines = [
         [
             *(r.point.values[key] for key in keys), len(r.seeds), r.completed,
@@ -235,7 +253,7 @@ def table_of(results: Sequence[PointResult], best: BestPoints | None = None) -> 
     return pd.DataFrame(lines, columns=[*keys, "seeds", "rounds", *figures, "best"])
 
 
-def write_points(results: Sequence[PointResult], best: BestPoints | None, path: Path) -> None:
+def write_points(results: Sequence[PointResult], best: BestPoints, path: Path) -> None:
     """Write the table of all points."""
     table = table_of(results, best)
     table = table.map(lambda value: csv_cell(json.dumps(value) if isinstance(value, list | dict) else value))
@@ -256,19 +274,17 @@ def write_best(space: Space, best: PointResult, name: str, among: str, path: Pat
         path: the file to write.
     """
     settings = {key: value for key, value in best.point.settings.items() if key not in ("cell", "seed")}
-    row = {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
-    method = str(row.setdefault("method", "FedBN"))
-    method = display_name(method if "." in method else f"rayfl.methods.{method}")
+    row = {"method": "FedBN"}
+    row |= {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
     content = {
         "table": name,
         "title": f"Best of {among}",
         "seeds": list(space.seeds),
         "base": {key: value for key, value in settings.items() if key not in row},
         "columns": {best.point.settings["cell"]["column"]: {}},
-        "rows": {method: row},
+        "rows": {best.method: row},
     }
-    tests = best.kind.shown(*mean_and_std(best.tests))
-    metric = best.kind.name if space.metric == "figure" else space.metric
+    tests, metric = best.kind.shown(*mean_and_std(best.tests)), compared(space.metric, best.kind).name
     lines = [
         f"{best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {best.score_text(space.metric)}, test {best.kind.name} {tests}",
@@ -305,33 +321,10 @@ def _in_common(key: str, value: Any) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={display_value(value)}"
 
 
-def write_all(
-    space: Space, results: Sequence[PointResult], best: BestPoints | None, output: Path
-) -> list[Path]:
-    """Write all files of a finished sweep for which it has results; return their paths."""
-    written = [output / POINTS_FILE]
-    write_points(results, best, written[0])
-    if best is not None:
-        written += write_all_best(space, best, output)
-    if write_page(output, lambda: _sweep_page(space, results, best, output)):
-        written.append(output / PAGE)
-    return written
-
-
-def _sweep_page(space: Space, results: Sequence[PointResult], best: BestPoints | None, home: Path) -> str:
-    """Return the page of a finished sweep."""
-    notes = [
-        one_line(text.replace("* best", "Bold: best"))  # a star on the terminal
-        for text in (best.caption() if best else None, "± is the standard deviation over seeds.")
-        if text
-    ]
-    return render(
-        "result.html",
-        title=one_line(space.title or space.sweep),
-        state={"kind": "done", "text": f"{len(results):,} points"},
-        grid=_points_sheet(results, space.metric, best, home),
-        footnotes=notes,
-    )
+def write_all(space: Space, results: Sequence[PointResult], best: BestPoints, output: Path) -> list[Path]:
+    """Write all files of a finished sweep but its page; return their paths."""
+    write_points(results, best, output / POINTS_FILE)
+    return [output / POINTS_FILE, *write_all_best(space, best, output)]
 
 
 def _value_cell(value: Any) -> SheetCell | str:

@@ -376,9 +376,9 @@ class Space:
             found = complete.get(key)  # numbers of the federation: the base may have texts
             values[key] = found if isinstance(found, int | float) else own.get(key, settings.get(key, found))
         label = one_line(
-            ", ".join(f"{_short_key(k, self.keys)}={display_value(values[k], 6)}" for k in self.keys)
+            ", ".join(f"{short_key(k, self.keys)}={display_value(values[k], 6)}" for k in self.keys)
         )
-        exact = "-".join(f"{_short_key(k, self.keys)}={values[k]}" for k in self.keys)
+        exact = "-".join(f"{short_key(k, self.keys)}={values[k]}" for k in self.keys)
         name = slug_of(exact)[:_LONGEST_NAME]
         if name != exact:
             name += "-" + hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:8]
@@ -408,7 +408,7 @@ def display_value(value: Any, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def _short_key(key: str, keys: Sequence[str]) -> str:
+def short_key(key: str, keys: Sequence[str]) -> str:
     """Return the last part of a key, if no other key has it."""
     last = key.rpartition(".")[2]
     return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key

@@ -34,6 +34,7 @@ from rayfl.jobs.progress import TableProgress
 from rayfl.jobs.table_file import data_key, find_file
 from rayfl.record.folder import check_folder_kind, read_summary
 from rayfl.record.history import SUMMARY, complete_lines
+from rayfl.report.page import PAGE, write_page
 from rayfl.running.result import Result
 from rayfl.settings.arguments import arguments_of, convert_value
 from rayfl.settings.reader import DottedSettings
@@ -43,6 +44,7 @@ from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted
 from rayfl.tune.outcome import BestPoints, PointResult, points_table, result_of, table_of, write_all
 from rayfl.tune.space import PAUSING, Dimension, SearchPoint, Space, federation_of
+from rayfl.tune.sweep_page import sweep_page
 from rayfl.tune.trial import STOPPED, SweepContext, run_trial
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class SweepResult:
     Attributes:
         grids: Ray Tune's results, for each part that is searched by itself.
         results: of the points that have begun.
-        best: the best of them; None if none is chosen, or not all trials have ended.
+        best: the best of them; empty if none is chosen, or not all trials have ended.
         failed: trial -> reason.
         complete: whether all trials have ended.
         written: paths of the files.
@@ -88,7 +90,7 @@ class SweepResult:
 
     grids: list[tune.ResultGrid]
     results: list[PointResult]
-    best: BestPoints | None
+    best: BestPoints
     failed: dict[Job, str]
     complete: bool
     written: list[Path] = field(default_factory=list)
@@ -193,13 +195,16 @@ def _run_trials(
     points: dict[str, tuple[SearchPoint, dict[Path, Job]]] = {}
     for point, job in watcher.trials.values():  # of trials with the same folder only the first counts
         points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
-    results = [result_of(point, list(jobs.values()), space.metric) for point, jobs in points.values()]
+    begun = enumerate(points.values())
+    results = [result_of(k, point, list(jobs.values()), space.metric) for k, (point, jobs) in begun]
     failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
     complete = len(watcher.ends) == planned
     chooses = space.best and complete
-    best = BestPoints.from_results(results, str(space.mode), space.data_keys) if chooses else None
+    best = BestPoints.from_results(results, str(space.mode), space.data_keys) if chooses else BestPoints()
     console.print(points_table(space, results, best))
     written = write_all(space, results, best, output) if complete else []
+    if complete and write_page(output, lambda: sweep_page(space, results, best, output)):
+        written.append(output / PAGE)
     if not complete:
         over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
         console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)

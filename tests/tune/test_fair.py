@@ -84,7 +84,7 @@ class Searches:
             )
             for value in values
         ]
-        best = BestPoints.from_results(results, "max") if self.best else None
+        best = BestPoints.from_results(results, "max") if self.best else BestPoints()
         return SimpleNamespace(complete=self.complete, best=best, results=results, failed={"a": "why"})
 
 

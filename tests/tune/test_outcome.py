@@ -90,11 +90,9 @@ def test_all_of_several_ties_are_starred(tmp_path):
     results[3] = replace(results[3], completed=3)
     best = BestPoints.from_results(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
-    paths = write_all(replace(SPACE, seeds=(0, 1, 2)), results, best, tmp_path)
-    assert Table.load(tmp_path / "best.yaml").base["mu"] == 0.1
-    page = next(path for path in paths if path.suffix == ".html").read_text()
-    assert page.count("<strong>20.00 ± 10.00</strong>") == 2
-    assert "the first of equal ones is in its file" in page
+    assert best.caption() == "* best by validation; the first of equal ones is in its file"
+    [path] = write_all_best(replace(SPACE, seeds=(0, 1, 2)), best, tmp_path)
+    assert Table.load(path).base["mu"] == 0.1
 
 
 def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
@@ -110,7 +108,7 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
 
 def outcome(*folders: Path, rounds: int = 10) -> PointResult:
     jobs = [Job("a", "base", seed, rounds, folder, {}) for seed, folder in enumerate(folders)]
-    return result_of(SearchPoint("a", {}, {}, rounds), jobs, "figure")
+    return result_of(0, SearchPoint("a", {}, {}, rounds), jobs, "figure")
 
 
 def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
@@ -202,7 +200,7 @@ def test_accuracies_are_shown_in_per_cent_and_losses_as_they_are():
     assert [column.justify for column in table.columns] == ["left", "left", *["right"] * 4]
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
-    table = points_table(replace(SPACE, metric="loss"), results)
+    table = points_table(replace(SPACE, metric="loss"), results, BestPoints())
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["0.1", "1", "2", "[3]"]
     assert cells[2] == ["9 of 9", "9 of 9", "4 of 9", "9 of 9"]
@@ -218,7 +216,7 @@ def test_a_file_of_points_has_its_figures_under_their_names(tmp_path):
     """A seed without a score leaves its point without one, and one seed has no deviation."""
     whole = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
     some, single = (result({"kind": "a", "mu": 1}, scores, 0.3) for scores in ([0.5, None], [0.2]))
-    write_points([whole, some, single], None, tmp_path / "points.csv")
+    write_points([whole, some, single], BestPoints(), tmp_path / "points.csv")
     row, unscored, alone = csv.DictReader((tmp_path / "points.csv").open())
     assert list(row) == ["kind", "mu", "seeds", "rounds", *FIGURES, "best"]
     assert (json.loads(row["kind"]), json.loads(row["mu"])) == ({"a": 1}, [0.1])
@@ -260,17 +258,7 @@ def test_data_of_like_names_have_files_of_their_own(tmp_path):
 
 def test_a_sweep_writes_what_it_has(tmp_path):
     results = [result({"mu": mu}, [mu], 0.5) for mu in (0.1, 0.2)]
-    results = [replace(r, folders=[tmp_path / f"trials/{k:03}/seed-0"]) for k, r in enumerate(results)]
-    best = BestPoints.from_results(results, "max")
-    names = []
-    for chosen, points in ((None, results[:1]), (best, results)):
-        written = write_all(SPACE, points, chosen, tmp_path)
-        names.append([path.name for path in written])
+    for best, names in ((BestPoints(), []), (BestPoints.from_results(results, "max"), ["best.yaml"])):
+        written = write_all(SPACE, results, best, tmp_path)
+        assert written == [tmp_path / name for name in ("points.csv", *names)]
         assert all(path.exists() for path in written)
-    whole = ["points.csv", "best.yaml", "report.html"]
-    assert names == [["points.csv", "report.html"], whole]
-    page = (tmp_path / "report.html").read_text()
-    assert 'data-value="0.1">0.1<' in page
-    assert page.count("<strong>") == 2  # both scores of the best point
-    assert ">Bold: best by validation<" in page
-    assert 'href="trials/001/seed-0/report.html">1</a>' in page

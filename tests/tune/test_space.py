@@ -12,7 +12,7 @@ from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.methods import METHODS
 from rayfl.settings.description import config_of, dump_config
-from rayfl.tune.space import Dimension, Space, _short_key, display_value
+from rayfl.tune.space import Dimension, Space, display_value, short_key
 from rayfl.tune.sweep import check_sweep
 from tests.support.refusals import refused, told
 from tests.support.sweeps import ROOT, SPACES, write
@@ -291,7 +291,7 @@ def test_labels_name_every_point_apart(tmp_path):
     shown = [display_value(value) for value in (0.123456, 12345.6, None, 12345, True)]
     assert shown == ["0.1235", "1.235e+04", "-", "12345", "True"]
     keys = ["training.lr", "method.lr", "method.mu", "clients"]
-    assert [_short_key(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
+    assert [short_key(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
 
 
 APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "unseen_clients", "protocol")
