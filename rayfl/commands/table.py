@@ -117,6 +117,7 @@ def run_table(given: Any) -> int:
         from rayfl.tune import fair  # which takes the time to import Ray
 
         if given.tune and not fair.tune_cells(table, settings, given.tune, output, given.code, console):
+            console.print("Stopped; the same command goes on.")
             return 128 + signal.SIGINT
         found = fair.read_choices(output)
         table, choices = fair.with_choices(table, found), fair.choices_sheet(found)
