@@ -251,14 +251,18 @@ def parser_of_function(
     """Return a parser for the arguments of a function that it documents under ``Args``.
 
     Args:
-        function: its first paragraphs describe the command. What has a default, or can only be given by its
-            name, is an option; lists and tuples take several words.
+        function: its first paragraphs describe the command. What has a default, can only be given by its
+            name, or belongs to a method is an option; lists and tuples take several words.
         metavars: what the help calls values of arguments, if it is not the argument's name.
         **options: of the parser.
     """
     text = inspect.cleandoc(str(function.__doc__)).partition("Args:")[0]
     made, texts = Parser(description=" ".join(text.split()), **options), _argument_texts(function)
-    for name, each in inspect.signature(function, eval_str=True).parameters.items():
+    known = dict(inspect.signature(function, eval_str=True).parameters)
+    of_method = known.pop("self", None)
+    for name, each in known.items():
+        if each.kind is each.VAR_KEYWORD:
+            continue
         facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
         facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
         for kind in union_members(each.annotation):
@@ -267,7 +271,7 @@ def parser_of_function(
                 facts |= {"nargs": len(get_args(kind))} if get_origin(kind) is tuple else {}
         if each.default is not each.empty:
             made.add(f"--{name}", default=each.default, **facts)
-        elif each.kind is each.KEYWORD_ONLY:
+        elif of_method or each.kind is each.KEYWORD_ONLY:
             made.add(f"--{name}", required=True, **facts)
         else:
             made.add(name, **facts)

@@ -18,13 +18,12 @@ from rayfl.report.compare import (
     group_records,
     group_runs,
     headline_tests,
-    samples,
+    read_runs,
 )
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, entry_records, footnotes, printed_comparison
 from rayfl.report.printed import find_printed
 from rayfl.report.text import fit_table
-from rayfl.running.result import Result
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 
@@ -80,18 +79,14 @@ def report_runs(
     for file in save:
         check_ending(Path(file))
     printed = find_printed(*against) if against is not None else None
-    folders = run_folders([Path(run) for run in runs])
     tests: dict[str, Any] = {}
     if printed is not None:
-        entries = compare(printed.name, folders)
+        entries = compare(printed.name, run_folders([Path(run) for run in runs]))
         table, records = printed_comparison(entries, printed), entry_records(entries)
         notes = shown = footnotes(entries, printed)
     else:
         keys = split_names(by)
-        recorded = [Result.load(folder) for folder in folders]
-        check_recorded(recorded, point=point, view=view)
-        headline = {"point": point, "view": view, "average": average, "choose": choose}
-        loaded, shown = samples(run.scored(**headline) for run in recorded)
+        loaded, shown = read_runs(runs, point=point, view=view, average=average, choose=choose)
         check_recorded(loaded, **{"--measure": measure})
         groups = group_runs(loaded, keys)
         table = comparison(groups, keys, measure, split_names(columns), target)

@@ -52,6 +52,7 @@ class Population(DisplayMixin):
         contents: of the data set; None: not recorded.
         division: the digest of its division among the clients; None: not recorded.
         figure: by which models are reported and chosen.
+        trains_on_val: whether the method trains on validation data, too.
     """
 
     samples: Mapping[str, np.ndarray]
@@ -59,6 +60,7 @@ class Population(DisplayMixin):
     contents: Contents | None = None
     division: str | None = None
     figure: Figure = ACCURACY
+    trains_on_val: bool = False
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -75,7 +77,8 @@ class Population(DisplayMixin):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
         figure = Figure(**task["figure"]) if (task := partition.get("task")) else ACCURACY
-        return cls(samples, domains, contents, partition.get("sha256"), figure)
+        trains_on_val = "trains_on_val" in partition
+        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val)
 
     @classmethod
     def without_clients(cls) -> "Population":

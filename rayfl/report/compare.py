@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,10 +15,9 @@ from rich.text import Text
 from rayfl.data.dataset import SPLITS
 from rayfl.data.task import figure_titles
 from rayfl.errors import Unknown
-from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
+from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
-from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.history import Scores
+from rayfl.evaluation.run_records import Curve, RunRecords, run_folders
 from rayfl.report import significance
 from rayfl.report.formats import MARKS, ranked_cell, warning_signs
 from rayfl.report.summary import other_models
@@ -40,12 +41,6 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
-BY_VALIDATION = {
-    "rayfl.methods.FedDGGA": None,
-    "rayfl.methods.FedFomo": None,
-    "rayfl.methods.PartialFed": "adaptive",
-}
-"""Methods that train on clients' validation data, and the ``mode`` in which they do."""
 
 
 @dataclass
@@ -56,16 +51,30 @@ class RunGroup:
         config: their facts; "various" if they differ.
         runs: all of them.
         complete: whether they have all rounds; incomplete runs are in separate groups.
+        name: in a legend.
     """
 
     config: dict[str, Any]
     runs: list[RunRecords]
     complete: bool
+    name: str = ""
 
     @property
-    def seeds(self) -> int:
-        """Number of different seeds."""
-        return len(by_seed(self.runs))
+    def seeds(self) -> dict[int, list[RunRecords]]:
+        """Seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
+        return group_by(self.runs, lambda run: int(run.config.get("seed", 0)))
+
+    @property
+    def conflict(self) -> str:
+        """Which of its runs are :func:`conflicts_of`."""
+        return conflicts_of(self.runs)
+
+    @property
+    def comparable(self) -> str:
+        """What all groups that may be compared with it share: data, clients, protocol."""
+        data = {key: value for key, value in self.config.items() if _divides(key)}
+        run = self.runs[0]
+        return json.dumps([self.complete, data, data_of(run), str(run.protocol)], sort_keys=True, default=str)
 
 
 # ---- samples: runs that count once
@@ -77,11 +86,6 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
-    """Return seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
-    return group_by(runs, lambda run: int(run.config.get("seed", 0)))
 
 
 def facts(run: RunRecords) -> dict[str, Any]:
@@ -105,6 +109,22 @@ def experiment_key(run: RunRecords, *seeds: str) -> str:
 def sample_key(run: RunRecords) -> Hashable:
     """Return what is equal for runs that should have the same scores."""
     return experiment_key(run, "seed", "data.seed")
+
+
+def read_runs(
+    runs: Iterable[RunRecords | str | Path], **headline: str | None
+) -> tuple[list[RunRecords], list[str]]:
+    """Return the :func:`samples` of results and of the runs in folders.
+
+    Args:
+        runs: results, run folders, or folders that hold some.
+        headline: see :meth:`RunRecords.scored`.
+    """
+    found: list[RunRecords] = []
+    for run in runs:
+        found += [run] if isinstance(run, RunRecords) else map(RunRecords.load, run_folders([Path(run)]))
+    check_recorded(found, **{name: headline.get(name) for name in ("point", "view")})
+    return samples(run.scored(**headline) for run in found)
 
 
 def samples(
@@ -195,10 +215,9 @@ def data_warnings(run: RunRecords) -> list[str]:
             warnings.append(f"without the domains {', '.join(missing)}")
     if (published or not contents) and flatten_config(run.config, shown=True).get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
-    config = flatten_config(run.config)
-    modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
-    if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
+    if run.history.population.trains_on_val:
         warnings.append("‡ trained on validation data, too")
+    config = flatten_config(run.config)
     if (source := config.get("data.test_from", "published")) != "published":
         warnings.append(f"test samples are a part of each client's own (data.test_from={source})")
     if run.protocol.choose == "best_test":
@@ -365,43 +384,9 @@ def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
             raise Unknown(option, f"{value}: no run has recorded it{near} There are {there}")
 
 
-def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
-    """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
-    entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
-    name = view or run.protocol.headline_view(entries)
-    return None if name is None else entries.get(name)
-
-
-def counted_view(run: RunRecords) -> Scores | None:
-    """Return the test scores that count for the headline's view."""
-    entry = view_summary(run)
-    if entry is None:
-        return None
-    return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
-
-
-def values_over_rounds(
-    run: RunRecords, scores: Scores, quantity: str = "figure", split: str = "test"
-) -> np.ndarray:
-    """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
-
-    Args:
-        run: whose scores they are.
-        scores: those of a view.
-        quantity: ``figure``, as it is printed, ``loss``, or a metric; NaN where it is not recorded.
-        split: on which they were scored.
-    """
-    population, how = run.history.population, run.protocol.average
-    if quantity == "figure":
-        return population.figure.scale * curve(scores, population, split, how)
-    recorded = {"loss": scores.loss, **scores.measures}
-    found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
-    return mean_loss(found, scores.samples, population, how)
-
-
 def missing_scores(run: RunRecords) -> str:
     """Say what a run has not recorded of what its headline is made of; empty where nothing is missing."""
-    protocol, entry, end = run.protocol, view_summary(run), run.summary["rounds"]
+    protocol, entry, end = run.protocol, run.view, run.summary["rounds"]
     if entry is None or not entry["evaluations"]:
         return f"not recorded: {protocol.view}, {as_text(protocol.point)}"
     if entry[protocol.choose] is None:
@@ -421,50 +406,48 @@ FURTHER = {"common": "common\ntest (G)", "worst_decile": "worst\ndecile", "clien
 
 
 def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
-    """Return the figures of each seed of a group, by column, as printed, or a further metric.
-
-    Without a ``measure`` there are those of :func:`further_figures`, too. Those of a seed are means over its
-    runs. All are None in a group with runs that are :func:`conflicts_of`.
-    """
-    apart = bool(conflicts_of(group.runs))
-    seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
+    """Return :func:`run_figures` of each seed of a group, means over its runs; None where runs conflict."""
+    apart = bool(group.conflict)
+    seeds = [[run_figures(run, measure) for run in own] for own in group.seeds.values()]
     return {
         column: [None if apart else mean_and_std([each.get(column) for each in own])[0] for own in seeds]
         for column in dict.fromkeys(column for own in seeds for each in own for column in each)
     }
 
 
-def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]:
-    """Return the figures of a run; clients and evaluations without the metric do not count."""
-    entry, found = view_summary(run) or {}, dict[str, float | None]()
-    for column in COLUMNS:
-        chosen = entry.get(column if column in CHOICES else run.protocol.choose) or {}
-        if column == "common":
-            if "common" not in chosen:
-                continue
-            chosen = chosen["common"]
-        averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
-        value = averages.get(AVERAGES[run.protocol.average])
-        found[column] = run.figure_kind.scale * value if measure is None and value is not None else value
-    return found | (further_figures(run) if measure is None else {})
+def run_figures(run: RunRecords, measure: str | None = None) -> dict[str, float | None]:
+    """Return the figures of a run as printed: ``COLUMNS``, ``FURTHER``, and its further metrics.
+
+    With a ``measure`` there is this metric in ``COLUMNS``. Clients and evaluations without it do not count.
+    """
+    how, chosen, scale = AVERAGES[run.protocol.average], run.chosen, run.figure_kind.scale
+    common = {"common": chosen["common"]} if "common" in chosen else {}
+    choices = {name: (run.view or {}).get(name) or {} for name in CHOICES}
+    places = {"headline": chosen, **common, **choices}
+    if measure is not None:
+        return {name: each.get("measures", {}).get(measure, {}).get(how) for name, each in places.items()}
+    found = {name: each.get(how) for name, each in places.items()}
+    found |= {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
+    shown = {name: None if value is None else scale * value for name, value in found.items()}
+    return shown | {name: values[how] for name, values in chosen.get("measures", {}).items()}
 
 
-def further_figures(run: RunRecords) -> dict[str, float | None]:
-    """Return what stands beside the headline of a run, of its rounds: ``FURTHER``, and further metrics."""
-    chosen = (view_summary(run) or {}).get(run.protocol.choose) or {}
-    average, metrics = AVERAGES[run.protocol.average], chosen.get("measures", {}).items()
-    shares = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
-    if common := chosen.get("common"):
-        shares = {"common": common[average], **shares}
-    scale = run.figure_kind.scale
-    found = {name: None if value is None else scale * value for name, value in shares.items()}
-    return found | {name: values[average] for name, values in metrics}
-
-
-def rounds_to(rounds: np.ndarray, figures: np.ndarray, target: float, sign: int = 1) -> int | None:
+def rounds_to(curve: Curve, target: float, sign: int = 1) -> int | None:
     """Return the completed rounds when a curve first reaches a target; None: never."""
+    rounds, figures = curve
     reached = rounds[sign * (figures - target) >= -1e-9]  # 57 % of 100 samples is 56.99999999999999
     return int(reached[0]) if len(reached) else None
+
+
+def over_seeds(repeats: Iterable[Sequence[Curve]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounds that all curves have, and the values of each seed there: [seeds, rounds].
+
+    Args:
+        repeats: for each seed the curves of its runs; there is one.
+    """
+    every = list(repeats)
+    rounds = reduce(np.intersect1d, [x for curves in every for x, _ in curves])
+    return rounds, np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in every])
 
 
 def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[int | None]]:
@@ -476,34 +459,20 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
     """
     costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
     for run in runs:
-        scores = counted_view(run)
-        sign, done = run.figure_kind.sign, None
-        if scores:
-            done = rounds_to(scores.rounds + 1, values_over_rounds(run, scores), target, sign)
+        done = rounds_to(run.curve(), target, run.figure_kind.sign)
         spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
         costs["rounds"].append(done)
         costs["bytes"].append(None if done is None else sum(spent))
     return costs
 
 
-def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
-    """Return for each group what all groups that may be compared with it share: data, clients, protocol."""
-    found = []
-    for group in groups:
-        data = {k: v for k, v in group.config.items() if _divides(k)}
-        run = group.runs[0]
-        shared = [group.complete, data, data_of(run), str(run.protocol)]
-        found.append(json.dumps(shared, sort_keys=True, default=str))
-    return found
-
-
 def _headlines(groups: Sequence[RunGroup]) -> Mapping[str, significance.RowScores]:
     """Return the headlines of complete groups by block, row and seed."""
     blocks: dict[str, dict[str, significance.BySeed]] = {}
-    for row, (block, group) in enumerate(zip(_comparable_keys(groups), groups)):
-        values = zip(by_seed(group.runs), figures(group)["headline"])
+    for row, group in enumerate(groups):
+        values = zip(group.seeds, figures(group)["headline"])
         known = {seed: value for seed, value in values if value is not None and group.complete}
-        blocks.setdefault(block, {})[str(row)] = known
+        blocks.setdefault(group.comparable, {})[str(row)] = known
     return blocks
 
 
@@ -529,10 +498,9 @@ def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
 
     Incomplete runs have no rank: the best of them would look like the best of all.
     """
-    blocks, ranked = _comparable_keys(groups), dict[tuple[int, str], str]()
-    shown = [figures(group) for group in groups]
+    ranked, shown = dict[tuple[int, str], str](), [figures(group) for group in groups]
     complete = [row for row, group in enumerate(groups) if group.complete]
-    for rows in group_by(complete, blocks.__getitem__).values():
+    for rows in group_by(complete, lambda row: groups[row].comparable).values():
         for column in COLUMNS:
             means = {str(row): mean_and_std(shown[row].get(column, []))[0] for row in rows}
             ranks = significance.ranks(means, groups[rows[0]].runs[0].figure_kind)
@@ -615,8 +583,7 @@ def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Col
 
 def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Column]:
     """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
-    views = [view_summary(run) for group in groups for run in group.runs]
-    k = evaluations_text(entry for entry in views if entry)
+    k = evaluations_text(run.view for group in groups for run in group.runs if run.view)
     titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
     titles |= FURTHER
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
@@ -651,7 +618,8 @@ def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
 
 
 def _seeds_text(group: RunGroup) -> str:
-    return f"{group.seeds}" + f" ({len(group.runs)} runs)" * (group.seeds != len(group.runs))
+    seeds = len(group.seeds)
+    return f"{seeds}" + f" ({len(group.runs)} runs)" * (seeds != len(group.runs))
 
 
 def _completed_of_planned(group: RunGroup) -> str:
@@ -681,7 +649,7 @@ def group_records(
     found = []
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
-        record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
+        record |= {"seeds": list(group.seeds), "runs": len(group.runs)}
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
@@ -717,7 +685,7 @@ def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | N
         text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
     if any(len(group.runs) > 1 for group in groups):
         text.append("± is the sample standard deviation over seeds.")
-    text += significance.describe_intervals(group.seeds for group in groups)
+    text += significance.describe_intervals(len(group.seeds) for group in groups)
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
     if measure is None:
@@ -736,7 +704,7 @@ def _warnings_of(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
         warnings = [text for run in group.runs for text in [*data_warnings(run), missing_scores(run)] if text]
         warnings += machine_warnings(group.runs, everyone)
         warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-        if why := conflicts_of(group.runs):
+        if why := group.conflict:
             warnings.append(f"no mean, because {why} ({CONFLICT})")
         for text in dict.fromkeys(warnings):
             found.setdefault(text, []).append(name)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rayfl.data.task import ACCURACY, Figure, figure_titles
 from rayfl.errors import Missing
-from rayfl.evaluation.metrics import client_metrics, none_if_nan
+from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_config
@@ -24,11 +24,10 @@ from rayfl.report.compare import (
     data_of,
     data_warnings,
     facts,
-    further_figures,
     group_by,
     machine_warnings,
+    run_figures,
     samples,
-    view_summary,
 )
 from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
 from rayfl.report.printed import HEADLINE, CellFigure, Column, Printed, printed_table
@@ -61,7 +60,7 @@ class Entry:
         warnings: about this cell.
         values: our figure for each seed; empty while runs are incomplete.
         data: identifies the data of our runs.
-        further: of a cell that is one headline, means over seeds of what ``further_figures`` has.
+        further: of a cell that is one headline, means over seeds of ``FURTHER`` and further metrics.
         kind: of figure.
     """
 
@@ -194,18 +193,18 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
         return empty
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    shown = [[kind.scale * value for value, _ in each if value is not None] for each in found]
+    shown = [[value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in shown):
         return empty
     means = [float(np.mean(values)) for values in shown]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
-        std, spread = kind.scale * over, "evaluations"
+        std, spread = over, "evaluations"
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
-    beside = [further_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
-    names = dict.fromkeys(name for each in beside for name in each)
+    beside = [run_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
+    names = dict.fromkeys(name for each in beside for name in each if name not in ("headline", *CHOICES))
     further = {name: mean_and_std([each.get(name) for each in beside])[0] for name in names}
     return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further, kind)
 
@@ -244,44 +243,30 @@ def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def figure(run: RunRecords, what: CellFigure) -> tuple[float | None, float | None]:
-    """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
+    """Return a figure of a run as printed, and its deviation over the evaluations that it averages.
 
     Returns:
         None and None if the run has no such figure.
     """
-    headline = run.summary["headline"]
+    headline, scale = run.summary["headline"], run.figure_kind.scale
     if headline is None:
         return None, None
-    if what == HEADLINE:
-        return headline["figure"], headline["std"]
-    if what.points:
-        return _figure_at(run, what, headline["rounds"]), None
-    summary = view_summary(run, what.view or None)
-    chosen = summary[run.protocol.choose] if summary else None
-    if chosen is None:
-        return None, None
-    found = chosen
-    if what.domain:
-        domains = {_plain_domain(domain): each for domain, each in chosen["domains"].items()}
-        if _plain_domain(what.domain) not in domains:
-            return None, None
-        found = domains[_plain_domain(what.domain)]
-    name, several = what.average or "mean", len(chosen["rounds"]) > 1
-    return found.get(name), found["over_rounds"].get(name) if several else None
-
-
-def _figure_at(run: RunRecords, what: CellFigure, rounds: Sequence[int]) -> float | None:
-    """Return a figure of the test scores of these rounds at the first of its points that the run has."""
-    recorded = run.history.views()
     for point in what.points:
-        view = run.protocol.headline_view({name for at, name in recorded if at == point})
-        scores = run.history.scores.get((point, view, "test")) if view else None
-        if scores is None:
-            continue
-        rows = [row for round, row in zip(scores.rounds, scores.score) if int(round) in rounds]
-        found = [client_metrics(row, run.history.population)[what.average] for row in rows]
-        return none_if_nan(float(np.mean(found))) if found else None
-    return None
+        rounds, values = run.scored(point=point, average=_AVERAGES.get(what.average)).curve()
+        if len(values):
+            found = values[np.isin(rounds - 1, headline["rounds"])]
+            return float(found.mean()) if len(found) else None, None
+    chosen = {} if what.points else run.scored(view=what.view or None).chosen
+    several = len(chosen.get("rounds", ())) > 1
+    if what.domain:
+        domains = {_plain_domain(name): each for name, each in chosen.get("domains", {}).items()}
+        chosen = domains.get(_plain_domain(what.domain), {})
+    name = AVERAGES[run.protocol.average] if what == HEADLINE else what.average or "mean"
+    mean, std = chosen.get(name), chosen["over_rounds"].get(name) if several and chosen else None
+    return None if mean is None else scale * mean, None if std is None else scale * std
+
+
+_AVERAGES = {name: average for average, name in AVERAGES.items()}
 
 
 def _plain_domain(name: str) -> str:

@@ -24,7 +24,7 @@ from rayfl.record.history import (
     read_lines,
     read_partition,
 )
-from rayfl.report.compare import counted_view, data_warnings, values_over_rounds, view_summary
+from rayfl.report.compare import data_warnings
 from rayfl.report.page import (
     Chart,
     Line,
@@ -146,9 +146,7 @@ def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tupl
     if common := headline and headline.get("common"):
         both = f"{kind.shown(common['figure'], common['std'])}{kind.unit}"
         cards.append((f"Common test set (G){label}", both))
-    entry = view_summary(result)
-    if entry and entry["last"]:
-        last = entry["last"]
+    if result.view and (last := result.view["last"]):
         mean, worst = kind.shown(last["mean"], last["std"]), kind.shown(last["worst_decile"])
         cards.append(("Last evaluation, ± over clients", f"{mean}{kind.unit}"))
         cards.append(("Worst decile of the clients", f"{worst}{kind.unit}"))
@@ -237,10 +235,7 @@ def _curves(result: RunRecords) -> list[Chart]:
             text: Callable[[float], str] = kind.text
             if quantity != "figure":
                 shown, unit, text = one_line(quantity), one_line(quantity), number
-            lines = [
-                Line(heading, s.rounds + 1, values_over_rounds(result, s, quantity, split))
-                for heading, split, s in scores
-            ]
+            lines = [Line(heading, *result.curve(quantity, s, split)) for heading, split, s in scores]
             charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit, text))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
@@ -260,10 +255,9 @@ def _test_scores(history: History, headings: Mapping[tuple[str, str], str]) -> l
 
 def _last_figures(result: RunRecords) -> np.ndarray:
     """Return the last test figures, as printed, of the headline's view, [clients]; NaN without a score."""
-    scores = counted_view(result)
-    if scores is None or not len(scores.rounds):
+    if result.scores is None or not len(result.scores.rounds):
         return np.full(len(result.history.population), np.nan)
-    return result.figure_kind.scale * scores.figure[-1]
+    return result.figure_kind.scale * result.scores.figure[-1]
 
 
 def _client_spread(figures: np.ndarray, kind: Figure) -> Chart | None:

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import FURTHER, conflicts_of, counted_view, group_by, samples, values_over_rounds
+from rayfl.report.compare import FURTHER, conflicts_of, group_by, over_seeds, samples
 from rayfl.report.page import (
     LOOKS,
     PAGE,
@@ -129,31 +127,17 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     """Return a chart per column: the figures of the rows over rounds, means over seeds."""
     found = []
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
-        rows = group_by(cells, lambda run: cell_of(run)[0])
-        lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
-        kind = cells[0].figure_kind
+        lines, kind = [], cells[0].figure_kind
+        for row, own in group_by(cells, lambda run: cell_of(run)[0]).items():
+            rounds, values = over_seeds([run.curve()] for run in own)
+            if len(rounds) and not conflicts_of(own, cell_of):
+                lines.append(Line(row, rounds, values.mean(axis=0)))
         best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
         found.append(
             line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.axis, kind.text)
         )
     return [chart for chart in found if chart is not None]
-
-
-def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
-    """Return the mean of the headline views' figures over the evaluations that all runs have."""
-    if conflicts_of(runs, cell_of):
-        return None
-    curves = []
-    for run in runs:
-        scores = counted_view(run)
-        if scores is None:
-            return None
-        curves.append(dict(zip((scores.rounds + 1).tolist(), values_over_rounds(run, scores).tolist())))
-    common = sorted(set.intersection(*(set(values) for values in curves)))
-    if not common:
-        return None
-    return Line(name, common, [float(np.mean([values[r] for values in curves])) for r in common])
 
 
 def link(folder: Path, home: Path) -> str:

@@ -256,7 +256,7 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     assert mean.seeds == [2, 15], "the seeds that all parts have"
     adapted = CellFigure(average="mean", points=("unseen_adapted",))
     by_seed = [
-        100 * np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), adapted)[0] for x in "CADW"])
+        np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), adapted)[0] for x in "CADW"])
         for s in (2, 15)
     ]
     assert mean.mean == pytest.approx(np.mean(by_seed))
@@ -285,16 +285,17 @@ def test_figures_of_a_run(tmp_path):
     run = Result.load(write_run(tmp_path / "run", clients=20))
     entry = next(v for v in run.summary["views"] if v["view"] == "global")
     mean = CellFigure(average="mean")
-    assert figure(run, CellFigure())[0] == run.summary["headline"]["figure"]
-    assert figure(run, CellFigure(view="global", average="pooled")) == (entry["last"]["pooled"], None)
+    assert figure(run, CellFigure())[0] == 100 * run.summary["headline"]["figure"]
+    assert figure(run, CellFigure(view="global", average="pooled")) == (100 * entry["last"]["pooled"], None)
     assert figure(run, CellFigure(average="worst_decile"))[0] < figure(run, mean)[0]
-    assert figure(run, CellFigure(domain="INK"))[0] == run.summary["headline"]["domains"]["ink"]["figure"]
+    ink = run.summary["headline"]["domains"]["ink"]["figure"]
+    assert figure(run, CellFigure(domain="INK"))[0] == 100 * ink
     assert figure(run, CellFigure(domain="charcoal")) == (None, None)
     assert figure(run, CellFigure(view="online", average="mean")) == (None, None)
-    assert figure(run, replace(mean, points=("nowhere", "after_aggregation")))[0] == pytest.approx(
+    assert figure(run, replace(mean, points=("unseen", "after_aggregation")))[0] == pytest.approx(
         figure(run, mean)[0]
     )
-    assert figure(run, replace(mean, points=("nowhere",))) == (None, None)
+    assert figure(run, replace(mean, points=("unseen",))) == (None, None)
 
 
 def test_a_table_that_no_paper_prints(tmp_path):

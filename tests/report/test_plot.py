@@ -7,7 +7,7 @@ import pytest
 
 import rayfl
 from rayfl.errors import BadValue, Missing, Unknown
-from rayfl.report.plots import rings_from
+from rayfl.report.plot import rings_from
 from rayfl.running.result import Result
 from tests.support.records import write_run
 from tests.support.refusals import refused

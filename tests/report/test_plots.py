@@ -8,10 +8,9 @@ from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
-from rayfl.report import plots
-from rayfl.report.compare import group_runs
-from rayfl.report.look import Look
-from rayfl.report.plots import ALL, panel_curve, series_of, sweep_series
+from rayfl.report import plot
+from rayfl.report.compare import group_runs, rounds_to
+from rayfl.report.plot import ALL, Plot, drawn_groups, panel_curve, sweep_lines
 from rayfl.running.result import Result
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
@@ -45,46 +44,43 @@ def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
 
 def test_the_chosen_value_is_the_headline(tmp_path):
     made = run(tmp_path / "run", protocol=evaluation.FedCO2Feature())
-    assert plots.chosen_value(made, ALL) == pytest.approx(100 * made.figure)
+    assert plot.chosen_value(made, ALL) == pytest.approx(100 * made.figure)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
-    assert plots.chosen_value(made, "ink") == pytest.approx(100 * made.clients.query(query)["figure"].mean())
-    assert math.isnan(plots.chosen_value(made, "paint"))
+    assert plot.chosen_value(made, "ink") == pytest.approx(100 * made.clients.query(query)["figure"].mean())
+    assert math.isnan(plot.chosen_value(made, "paint"))
     without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
     with refused(Missing, "without"):
-        plots.chosen_value(without, ALL)
+        plot.chosen_value(without, ALL)
 
 
 def test_progress_by_hand():
     rounds, accuracy = np.array([1, 2, 3, 4]), np.array([10.0, 30.0, 20.0, 40.0])
-    assert plots.rounds_to(rounds, accuracy, 25.0) == 2
-    assert plots.rounds_to(rounds, accuracy, 40.0) == 4
-    assert plots.rounds_to(rounds, accuracy, 41.0) is None
-    assert plots.rounds_to(np.array([1, 2]), 100 * np.array([0.57, 0.6]), 57.0) == 1  # 56.99999999999999
-    assert plots.roughness(accuracy) == pytest.approx(
-        math.sqrt((10**2 + 20**2 + 10**2) / 2)
-    )  # of 20, -10, 20
-    assert math.isnan(plots.roughness(accuracy[:2]))
+    assert rounds_to((rounds, accuracy), 25.0) == 2
+    assert rounds_to((rounds, accuracy), 40.0) == 4
+    assert rounds_to((rounds, accuracy), 41.0) is None
+    assert rounds_to((np.array([1, 2]), 100 * np.array([0.57, 0.6])), 57.0) == 1  # 56.99999999999999
+    assert plot.roughness(accuracy) == pytest.approx(math.sqrt((10**2 + 20**2 + 10**2) / 2))  # of 20, -10, 20
+    assert math.isnan(plot.roughness(accuracy[:2]))
 
 
 def test_progress_is_printed_per_panel(tmp_path):
     runs = [run(tmp_path / str(seed), seed=seed, rounds=10) for seed in range(2)]
-    series = series_of(group_runs(runs))
-    table = plots.progress_table(series, ["ink", ALL], target=101.0)
+    table = Plot(*runs).progress(panels=["ink", ALL], target=101.0)
     assert str(table.title).startswith("Roughness of test accuracy: "), "also beside curves of the loss"
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
     assert cells[2] == cells[4] == ["not reached"]
-    expected = np.mean([plots.roughness(panel_curve(r, ALL)[1]) for r in runs])
+    expected = np.mean([plot.roughness(panel_curve(r, ALL)[1]) for r in runs])
     assert cells[3] == [f"{expected:.2f}"]
     out = Console(file=io.StringIO(), width=80)
-    out.print(plots.progress_table(series, [ALL], target=None))
+    out.print(Plot(*runs).progress(panels=[ALL]))
     assert out.file.getvalue().splitlines()[1].strip() == "evaluations, in points"  # by words, not letters
 
 
 def test_the_clients_of_two_runs_have_their_boxes_and_means(tmp_path):
     runs = [run(tmp_path / method, method=method) for method in ("A", "B")]
-    boxes, _ = plots.draw_clients(series_of(group_runs(runs)), Look()).axes
+    boxes, _ = Plot(*runs).clients().axes
     points = [line.get_xydata()[0].tolist() for line in boxes.lines if len(line.get_xdata()) == 1]
     for place, one in enumerate(runs):
         figures = 100 * one.history.scores["after_aggregation", "personal", "test"].figure[-1]
@@ -93,14 +89,14 @@ def test_the_clients_of_two_runs_have_their_boxes_and_means(tmp_path):
 
 def test_views_make_series(tmp_path):
     groups = group_runs([run(tmp_path / m, method=m) for m in ("A", "B")])
-    assert [s.name for s in series_of(groups)] == ["A", "B"]
-    names = [s.name for s in series_of(groups, ["personal", "global"])]
+    assert [g.name for g in drawn_groups(groups)] == ["A", "B"]
+    names = [g.name for g in drawn_groups(groups, ["personal", "global"])]
     assert names == ["A, personal", "A, global", "B, personal", "B, global"]
     with refused(Unknown, "view"):
-        series_of(groups, ["online"])
+        drawn_groups(groups, ["online"])
     never = group_runs([run(tmp_path / "never", eval_every=0)])
     with refused(Missing, "runs"):
-        series_of(never)
+        drawn_groups(never)
 
 
 def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
@@ -111,24 +107,24 @@ def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
         return Result.load(config.parent)
 
     runs = [cell(f"Fed-{m}", "digits", m, mu, seed) for m, mu in (("A", 0.1), ("B", 0.5)) for seed in (0, 1)]
-    assert [s.name for s in series_of(group_runs(runs))] == ["Fed-A", "Fed-B"]
+    assert [g.name for g in drawn_groups(group_runs(runs))] == ["Fed-A", "Fed-B"]
     other = cell("Fed-A", "office", "A", 0.2)
     names = ["Fed-A, digits", "Fed-B, digits", "Fed-A, office"]
-    assert [s.name for s in series_of(group_runs([*runs, other]))] == names
-    ((name, points),) = sweep_series([runs[0], other], "method.mu", None)
+    assert [g.name for g in drawn_groups(group_runs([*runs, other]))] == names
+    ((name, points),) = sweep_lines([runs[0], other], "method.mu", None)
     assert (name, [x for x, _ in points]) == ("Fed-A", [0.1, 0.2])
-    lines = sweep_series([runs[0], cell("mu = 1", "digits", "A", 1.0)], "method.mu", None)
+    lines = sweep_lines([runs[0], cell("mu = 1", "digits", "A", 1.0)], "method.mu", None)
     assert [name for name, _ in lines] == ["A"]
     without = run(tmp_path / "without", method="C")
-    assert [s.name for s in series_of(group_runs([runs[0], without]))][1].startswith("C")
+    assert [g.name for g in drawn_groups(group_runs([runs[0], without]))][1].startswith("C")
 
 
 def test_panels_are_domains(tmp_path):
-    series = series_of(group_runs([run(tmp_path / "run")]))
-    assert plots.domains_of(series) == plots.check_panels([], series) == ["ink", "print"]
-    assert plots.check_panels([ALL, "ink"], series) == [ALL, "ink"]
+    series = drawn_groups(group_runs([run(tmp_path / "run")]))
+    assert plot.domains_of(series) == plot.check_panels([], series) == ["ink", "print"]
+    assert plot.check_panels([ALL, "ink"], series) == [ALL, "ink"]
     with refused(Unknown, "panels"):
-        plots.check_panels(["paint"], series)
+        plot.check_panels(["paint"], series)
 
 
 def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
@@ -136,22 +132,22 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
     kinds = [(m, mu, seed) for m in ("A", "B") for mu in (0.5, 0.1) for seed in (0, 1)]
     runs = [run(tmp_path / f"{m}{mu}{s}", method=m, mu=mu, seed=s, rounds=2) for m, mu, s in kinds]
     failed = run(tmp_path / "failed", mu=9.0, stop_after=0)
-    lines = sweep_series([failed, *runs], "method.mu", None)
+    lines = sweep_lines([failed, *runs], "method.mu", None)
     assert [name for name, _ in lines] == ["A", "B"]
     for _, points in lines:
         assert [x for x, _ in points] == [0.1, 0.5]
         assert [len(s.runs) for _, s in points] == [2, 2]
-    together = sweep_series(runs, "method.mu", "global", by=["clients"])
+    together = sweep_lines(runs, "method.mu", "global", by=["clients"])
     assert [[len(s.runs) for _, s in points] for _, points in together] == [[4, 4]]
     with refused(Unknown, "over") as caught:
-        sweep_series(runs, "method.nu", None)
+        sweep_lines(runs, "method.nu", None)
     assert "did you mean method.mu?" in str(caught.value)
     with refused(BadValue, "over"):
-        sweep_series(runs, "net", None)
+        sweep_lines(runs, "net", None)
     with refused(Missing, "runs"):
-        sweep_series([failed], "method.mu", None)
+        sweep_lines([failed], "method.mu", None)
     with refused(Unknown, "view"):
-        sweep_series([failed, *runs], "method.mu", "online")
+        sweep_lines([failed, *runs], "method.mu", "online")
 
 
 def test_a_sweep_over_the_data_is_one_line(tmp_path):
@@ -161,12 +157,12 @@ def test_a_sweep_over_the_data_is_one_line(tmp_path):
     for made, mu in zip(runs, sizes):
         made.config["data"]["init_args"]["quantity"] = mu
         made.config["method"]["init_args"]["mu"] = 0.0
-    ((name, points),) = sweep_series(runs, "data.quantity", None)
+    ((name, points),) = sweep_lines(runs, "data.quantity", None)
     assert (name, [x for x, _ in points]) == ("FedAvg", [0.1, 0.5])
     for made, mu in zip(runs, sizes):
         made.config["data"]["init_args"]["quantity"] = 1
         made.config["method"]["init_args"]["mu"] = mu
-    lines = sweep_series(runs, "method.mu", None)
+    lines = sweep_lines(runs, "method.mu", None)
     assert [name.partition(", ")[2] for name, _ in lines] == [
         "EmbeddedDigits [60 samples, aaaaaa]",
         "EmbeddedDigits [300 samples, bbbbbb]",
@@ -176,25 +172,25 @@ def test_a_sweep_over_the_data_is_one_line(tmp_path):
 def test_a_radar_scales_every_axis_by_its_best(tmp_path):
     domains = ("ink", "print", "paint")
     runs = [run(tmp_path / m, method=m, level=x, domains=domains) for m, x in (("A", 0.9), ("B", 0.6))]
-    (ax,) = [a for a in plots.draw_radar(series_of(group_runs(runs)), Look()).axes if a.get_visible()]
+    (ax,) = [a for a in Plot(*runs).radar().axes if a.get_visible()]
     best, worse = (line.get_ydata() for line in ax.lines)
     assert best.tolist() == [1, 1, 1, 1]  # closed: the first again
-    expected = [plots.chosen_value(runs[1], d) / plots.chosen_value(runs[0], d) for d in domains]
+    expected = [plot.chosen_value(runs[1], d) / plot.chosen_value(runs[0], d) for d in domains]
     np.testing.assert_allclose(worse[:3], expected)
     with refused(BadData, "EmbeddedDigits"):
-        plots.draw_radar(series_of(group_runs([run(tmp_path / "two")])), Look())
+        Plot(run(tmp_path / "two")).radar()
 
 
 def test_labels_are_those_of_the_partition(tmp_path):
     made = run(tmp_path / "run", clients=2, rounds=1)
     with refused(Missing, "partition.json"):
-        plots.draw_labels([made], Look())
+        Plot(made).labels()
     path = made.folder / "partition.json"
     partition = json.loads(path.read_text())
     for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
         client |= {"labels": {"train": counts}, "train": sum(counts)}
     path.write_text(json.dumps(partition))
-    figure = plots.draw_labels([made, made], Look())
+    figure = Plot(made).labels()
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
     assert (len(figure.axes), len(figure.figure.axes)) == (1, 2)  # one panel, and its colour bar
 
@@ -205,13 +201,13 @@ def test_panels_show_the_runs_that_have_scores_there(tmp_path):
     for made, left_out in zip(runs, ("ink", "print"), strict=True):
         population = made.history.population
         population.samples["test"][[domain == left_out for domain in population.domains]] = 0
-    both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
-    assert plots.scored_panels(["ink", "print"], both) == ["ink", "print"]
-    assert [len(ax.lines) for ax in plots.draw_rounds(both, ["ink", "print"], "figure", Look()).axes] == [
-        1,
-        1,
+    titles = [ax.get_title() for ax in Plot(*runs).rounds(panels=["ink", "print"]).axes]
+    assert titles == ["ink", "print"]
+    one = Plot(runs[0])
+    assert list(one.progress(panels=["print", ALL]).columns[1].cells) != ["n/a"]
+    assert [ax.get_title() for ax in one.rounds(panels=["ink", "print", ALL]).axes] == [
+        "print",
+        "all clients",
     ]
-    assert list(plots.progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
-    assert plots.scored_panels(["ink", "print", ALL], one) == ["print", ALL]
     with refused(Missing, "panels"):
-        plots.scored_panels(["ink"], one)
+        one.rounds(panels=["ink"])
