@@ -22,11 +22,11 @@ from typing import IO, Any
 from rayfl.errors import Conflict, UserError
 from rayfl.federation import federation_of
 from rayfl.record.folder import read_config, read_environment, read_summary
-from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
+from rayfl.record.history import CONFIG, METRICS, engine_lines, read_lines
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.reader import DottedSettings
 from rayfl.settings.yaml_file import yaml_text
-from rayfl.system.files import lock_descriptor, lock_folder, parse_json, read_file, write_file
+from rayfl.system.files import lock_descriptor, lock_folder, write_file
 from rayfl.system.memory import available_memory, count_cpus
 from rayfl.system.own_code import changed_code
 from rayfl.system.signals import handle_signals
@@ -83,17 +83,7 @@ class Job:
 
     def round_seconds(self) -> list[float]:
         """Return the duration of every recorded round."""
-        try:
-            lines = read_file(self.folder / ENGINE).splitlines()
-        except OSError:
-            return []
-        found: dict[int, float] = {}
-        for line in lines:
-            # an incomplete line, or one about something else
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                entry = parse_json(line)
-                found[entry["round"]] = float(entry["seconds"])
-        return list(found.values())
+        return list({line["round"]: float(line["seconds"]) for line in engine_lines(self.folder)}.values())
 
     def prepare_command(self) -> list[str]:
         """Write the settings beside the folder; return the command that runs or resumes the cell."""

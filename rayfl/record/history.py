@@ -278,6 +278,12 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield line
 
 
+def engine_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what the engine has recorded of each round, without lines about processes that died."""
+    path = folder / ENGINE
+    return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
+
+
 def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each complete line of a JSON-lines file as its bytes (with the line end) and its content."""
     with explain_read_errors(path):

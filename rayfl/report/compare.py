@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.data.dataset import SPLITS
-from rayfl.data.task import figure_titles
+from rayfl.data.task import ACCURACY, Figure, figure_titles
 from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -466,14 +466,92 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
     return costs
 
 
-def _headlines(groups: Sequence[RunGroup]) -> Mapping[str, significance.RowScores]:
-    """Return the headlines of complete groups by block, row and seed."""
-    blocks: dict[str, dict[str, significance.BySeed]] = {}
-    for row, group in enumerate(groups):
-        values = zip(group.seeds, figures(group)["headline"])
-        known = {seed: value for seed, value in values if value is not None and group.complete}
-        blocks.setdefault(group.comparable, {})[str(row)] = known
-    return blocks
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a table: our figure and, where there is one, the printed one; shares in per cent.
+
+    Attributes:
+        row: name of the row.
+        column: name of the column, as printed.
+        mean: our mean over runs.
+        std: our deviation; None: a single figure.
+        spread: what the deviation is over: a key of ``SPREADS``, or empty.
+        seeds: seeds of our runs.
+        printed_mean: the paper's figure.
+        printed_std: its deviation.
+        warnings: about this cell.
+        values: our figure for each seed; empty while runs are incomplete.
+        data: identifies the data of our runs.
+        further: of a cell that is one headline, means over seeds of ``FURTHER`` and further metrics.
+        kind: of figure.
+    """
+
+    row: str
+    column: str
+    mean: float | None
+    std: float | None
+    spread: str
+    seeds: list[int]
+    printed_mean: float | None = None
+    printed_std: float | None = None
+    warnings: list[str] = field(default_factory=list)
+    values: dict[int, float] = field(default_factory=dict)
+    data: str = ""
+    further: dict[str, float | None] = field(default_factory=dict)
+    kind: Figure = ACCURACY
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        if self.mean is None or self.printed_mean is None:
+            return None
+        return self.mean - self.printed_mean
+
+    @property
+    def difference_text(self) -> str:
+        """The difference with its sign; empty where there is none."""
+        if self.difference is None:
+            return ""
+        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the 95 % interval of our mean over seeds."""
+        return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
+
+
+def ranks_of(entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
+    """Return by row and column which figure is the best of its column on the same data, and the second."""
+    found: dict[tuple[str, str], str] = {}
+    for (column, _), cells in group_by(entries, lambda entry: (entry.column, entry.data)).items():
+        ranks = significance.ranks({entry.row: entry.mean for entry in cells}, cells[0].kind)
+        found |= {(row, column): rank for row, rank in ranks.items()}
+    return found
+
+
+def scores_of(entries: Iterable[Entry]) -> dict[str, significance.RowScores]:
+    """Return column -> row -> the figure of each seed."""
+    columns = group_by(entries, lambda entry: entry.column)
+    return {column: {entry.row: entry.values for entry in cells} for column, cells in columns.items()}
+
+
+def group_entries(groups: Sequence[RunGroup], measure: str | None = None) -> list[Entry]:
+    """Return the figures of groups; their rows are the places of the groups."""
+    found = []
+    for place, group in enumerate(groups):
+        warnings = _warnings_of_group(group, groups)
+        for column, values in figures(group, measure).items():
+            mean, std = mean_and_std(values)
+            known = {s: v for s, v in zip(group.seeds, values) if v is not None and group.complete}
+            entry = Entry(str(place), column, mean, std, "seeds", list(group.seeds), None, None, warnings)
+            kind = group.runs[0].figure_kind
+            found.append(replace(entry, values=known, data=group.comparable, kind=kind))
+    return found
+
+
+def _warnings_of_group(group: RunGroup, groups: Sequence[RunGroup]) -> list[str]:
+    warnings = dict.fromkeys(text for run in group.runs for text in data_warnings(run))
+    return [*warnings, *machine_warnings(group.runs, [run for each in groups for run in each.runs])]
 
 
 def headline_tests(groups: Sequence[RunGroup], by: Sequence[str] = ()) -> list[significance.Difference]:
@@ -481,31 +559,29 @@ def headline_tests(groups: Sequence[RunGroup], by: Sequence[str] = ()) -> list[s
     names = short_labels(groups, by)
     return [
         replace(found, place="headline", reference=names[int(found.reference)], row=names[int(found.row)])
-        for found in _block_tests(groups)
+        for found in _block_tests(groups)[1]
     ]
 
 
-def _block_tests(groups: Sequence[RunGroup]) -> list[significance.Difference]:
-    """Test rows, by their places, against the one of FedAvg in their block, where there is one."""
-    scores = _headlines(groups)
+def _block_tests(
+    groups: Sequence[RunGroup],
+) -> tuple[dict[str, significance.RowScores], list[significance.Difference]]:
+    """Return the headlines by block, and tests against the one row of FedAvg in each, if there is one."""
+    headlines = [entry for entry in group_entries(groups) if entry.column == "headline"]
+    scores = scores_of(replace(entry, column=entry.data) for entry in headlines)
     known = [group.config.get("method") == significance.REFERENCE for group in groups]
     mine = {block: [row for row in rows if known[int(row)]] for block, rows in scores.items()}
-    return significance.differences(scores, {b: rows[0] for b, rows in mine.items() if len(rows) == 1})
+    references = {block: rows[0] for block, rows in mine.items() if len(rows) == 1}
+    return scores, significance.differences(scores, references)
 
 
-def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
+def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[str, str], str]:
     """Return by row and column which figure is the best of those on the same data, and which the second.
 
     Incomplete runs have no rank: the best of them would look like the best of all.
     """
-    ranked, shown = dict[tuple[int, str], str](), [figures(group) for group in groups]
-    complete = [row for row, group in enumerate(groups) if group.complete]
-    for rows in group_by(complete, lambda row: groups[row].comparable).values():
-        for column in COLUMNS:
-            means = {str(row): mean_and_std(shown[row].get(column, []))[0] for row in rows}
-            ranks = significance.ranks(means, groups[rows[0]].runs[0].figure_kind)
-            ranked |= {(int(row), column): rank for row, rank in ranks.items()}
-    return ranked
+    shown = (entry for entry in group_entries(groups) if entry.column in COLUMNS)
+    return ranks_of(entry for entry in shown if groups[int(entry.row)].complete)
 
 
 def comparison(
@@ -543,7 +619,7 @@ def comparison(
     counts.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
     headline, *others = _figure_columns(groups, measure)
     costs = [] if target is None else _cost_columns(groups, target)
-    tests = [] if measure else _block_tests(groups)
+    tests = [] if measure else _block_tests(groups)[1]
     paired = {int(each.row): f"{each.difference:+.2f} ± {each.interval:.2f}" for each in tests}
     against = [paired.get(row, "") for row in range(len(groups))]
     beside = [_Column(f"minus\n{significance.REFERENCE}", against)] if tests else []
@@ -587,23 +663,22 @@ def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Co
     titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
     titles |= FURTHER
     ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
-    starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
+    tests = [] if measure else _block_tests(groups)[1]
+    starred = {each.row for each in tests if each.significant}
     shown = () if measure else (*COLUMNS, *FURTHER)
-    found, everyone = [figures(group, measure) for group in groups], [r for g in groups for r in g.runs]
     columns = []
-    for name in dict.fromkeys(name for each in found for name in each):
-        cells = []
-        for place, group in enumerate(groups):
-            mean, std = mean_and_std(found[place].get(name, []))
-            kind = group.runs[0].figure_kind
-            text = kind.text(mean, std) if name in shown else number(mean, std, decimals=4)
+    for name, entries in group_by(group_entries(groups, measure), lambda entry: entry.column).items():
+        cells = [Text("n/a")] * len(groups)
+        for entry in entries:
+            kind, protocol = entry.kind, groups[int(entry.row)].runs[0].protocol
+            text = number(entry.mean, entry.std, decimals=4)
+            if name in shown:
+                text = kind.text(entry.mean, entry.std)
             if name == "headline":
-                text += "*" if place in starred else ""
-                warnings = [warning for run in group.runs for warning in data_warnings(run)]
-                text += warning_signs([*warnings, *machine_warnings(group.runs, everyone)])
-            elif mean is not None and name not in CHOICES and group.runs[0].protocol.choose == "best_test":
+                text += "*" * (entry.row in starred) + warning_signs(entry.warnings)
+            elif entry.mean is not None and name not in CHOICES and protocol.choose == "best_test":
                 text += "¶"  # it is of the round that was chosen so
-            cells.append(ranked_cell(text, ranks.get((place, name), "")))
+            cells[int(entry.row)] = ranked_cell(text, ranks.get((entry.row, name), ""))
         columns.append(_Column(titles.get(name, one_line(name)), cells))
     return columns
 
@@ -646,23 +721,22 @@ def group_records(
     ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
     """
     headings, cells = labels(groups, by)
-    found = []
-    for group, row in zip(groups, cells):
+    rows, found = group_by(group_entries(groups, measure), lambda entry: entry.row), []
+    for place, (group, row) in enumerate(zip(groups, cells)):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": list(group.seeds), "runs": len(group.runs)}
         completed = min(run.summary["completed"] for run in group.runs)
         record |= {"completed": completed, "rounds": group.config["rounds"]}
-        for column, values in figures(group, measure).items():
+        for entry in rows[str(place)]:
+            values, column = figures(group, measure)[entry.column], entry.column
             if column not in CHOICES and group.runs[0].protocol.choose == "best_test":
                 column = f"{column} ({CHOSEN_ON_TEST})"
-            mean, std = mean_and_std(values)
-            record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
-            record[f"{column}_interval"] = significance.interval(std, len(values))
+            record |= {column: entry.mean, f"{column}_std": entry.std, f"{column}_values": values}
+            record[f"{column}_interval"] = entry.interval
         for name, costs in target_costs(group.runs, target).items() if target else ():
             record |= {"target": target, f"{name}_to_target": range_text(costs, str)}
             record[f"{name}_to_target_values"] = costs
-        record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
-        record["warnings"] += machine_warnings(group.runs, [run for each in groups for run in each.runs])
+        record["warnings"] = _warnings_of_group(group, groups)
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)
     return found
@@ -692,7 +766,7 @@ def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | N
         complete = "" if all(group.complete for group in groups) else "complete "
         where = f"{complete}rows on the same data"
         text += [MARKS.format(where=where)] if _figure_ranks(groups) else []
-        text += significance.describe_tests(_headlines(groups), _block_tests(groups), significance.REFERENCE)
+        text += significance.describe_tests(*_block_tests(groups), significance.REFERENCE)
     return text + _warnings_of(groups, by)
 
 

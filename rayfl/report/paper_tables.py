@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from rayfl.data.task import ACCURACY, Figure, figure_titles
+from rayfl.data.task import figure_titles
 from rayfl.errors import Missing
 from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
@@ -20,16 +20,21 @@ from rayfl.record.folder import read_config
 from rayfl.report import significance
 from rayfl.report.compare import (
     CONFLICT,
+    FURTHER,
+    Entry,
     conflicts_of,
     data_of,
     data_warnings,
     facts,
     group_by,
     machine_warnings,
+    ranks_of,
     run_figures,
     samples,
+    scores_of,
 )
 from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
+from rayfl.report.page import SheetCell, number_cell
 from rayfl.report.printed import HEADLINE, CellFigure, Column, Printed, printed_table
 from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
@@ -42,60 +47,6 @@ SPREADS = {
 }
 """Meanings of ± in our figures."""
 OTHER_DATA = "§ on other data than most of its column"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A cell of a table: our figure and, where there is one, the printed one; shares in per cent.
-
-    Attributes:
-        row: name of the row.
-        column: name of the column, as printed.
-        mean: our mean over runs.
-        std: our deviation; None: a single figure.
-        spread: what the deviation is over: a key of ``SPREADS``, or empty.
-        seeds: seeds of our runs.
-        printed_mean: the paper's figure.
-        printed_std: its deviation.
-        warnings: about this cell.
-        values: our figure for each seed; empty while runs are incomplete.
-        data: identifies the data of our runs.
-        further: of a cell that is one headline, means over seeds of ``FURTHER`` and further metrics.
-        kind: of figure.
-    """
-
-    row: str
-    column: str
-    mean: float | None
-    std: float | None
-    spread: str
-    seeds: list[int]
-    printed_mean: float | None = None
-    printed_std: float | None = None
-    warnings: list[str] = field(default_factory=list)
-    values: dict[int, float] = field(default_factory=dict)
-    data: str = ""
-    further: dict[str, float | None] = field(default_factory=dict)
-    kind: Figure = ACCURACY
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        if self.mean is None or self.printed_mean is None:
-            return None
-        return self.mean - self.printed_mean
-
-    @property
-    def difference_text(self) -> str:
-        """The difference with its sign; empty where there is none."""
-        if self.difference is None:
-            return ""
-        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
-
-    @property
-    def interval(self) -> float | None:
-        """Half the width of the 95 % interval of our mean over seeds."""
-        return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
 
 
 Runs = dict[tuple[str, str], list[RunRecords]]
@@ -301,34 +252,24 @@ def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, besid
             text = our_figure(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
-            cells.append(ranked_cell(text, ranked[column].get(row, "")))
+            cells.append(ranked_cell(text, ranked.get((row, column), "")))
         table.add_row(row, *cells)
     return table
 
 
-def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Return the cells of each column on the same data as most of its cells."""
-    alike = (entry for entry in entries if OTHER_DATA not in entry.warnings)
-    return group_by(alike, lambda entry: entry.column)
+def _comparable(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the cells on the same data as most of their column."""
+    return [entry for entry in entries if OTHER_DATA not in entry.warnings]
 
 
-def column_ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
-    """Return by column and row which figure is the best on the same data, and which the second."""
-    return {
-        column: significance.ranks({entry.row: entry.mean for entry in cells}, cells[0].kind)
-        for column, cells in _comparable(entries).items()
-    }
-
-
-def _scores(entries: Sequence[Entry]) -> dict[str, significance.RowScores]:
-    return {
-        column: {entry.row: entry.values for entry in cells} for column, cells in _comparable(entries).items()
-    }
+def column_ranks(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
+    """Return by row and column which figure is the best on the same data, and which the second."""
+    return ranks_of(_comparable(entries))
 
 
 def cell_tests(entries: Sequence[Entry], reference: str) -> list[significance.Difference]:
     """Test in each column the rows against the row of reference, on the same data."""
-    scores = _scores(entries)
+    scores = scores_of(_comparable(entries))
     return significance.differences(scores, dict.fromkeys(scores, reference))
 
 
@@ -369,8 +310,9 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
 
 def notes_of_grid(entries: Sequence[Entry], reference: str = REFERENCE) -> list[str]:
     """Say what bold, underlined and starred figures are."""
-    marks = [MARKS.format(where="column")] if any(column_ranks(entries).values()) else []
-    return marks + significance.describe_tests(_scores(entries), cell_tests(entries, reference), reference)
+    marks = [MARKS.format(where="column")] if column_ranks(entries) else []
+    scores = scores_of(_comparable(entries))
+    return marks + significance.describe_tests(scores, cell_tests(entries, reference), reference)
 
 
 def write_tables(
@@ -404,6 +346,30 @@ def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             further = {f"{name} ({CHOSEN_ON_TEST})": value for name, value in further.items()}
         record |= further
     return found
+
+
+def entry_columns(entries: Sequence[Entry], beside: bool) -> dict[str, list[str | SheetCell]]:
+    """Return what pages say of cells: heading -> a cell of each; ``beside`` printed numbers on request."""
+    columns: dict[str, list[str | SheetCell]] = {
+        "row": [one_line(entry.row) for entry in entries],
+        "column": [one_line(entry.column) for entry in entries],
+        "ours": [SheetCell(our_figure(entry), entry.mean) for entry in entries],
+        "95 % interval: ±": [number_cell(entry.interval) for entry in entries],
+    }
+    if beside:
+        columns["printed"] = [number_cell(entry.printed_mean) for entry in entries]
+        columns["difference"] = [number_cell(entry.difference) for entry in entries]
+    for name in dict.fromkeys(name for entry in entries for name in entry.further):
+        heading = FURTHER.get(name, one_line(name)).replace("\n", " ")
+        columns[heading] = [_further_cell(entry, name) for entry in entries]
+    columns["seeds"] = [", ".join(map(str, entry.seeds)) for entry in entries]
+    columns["warnings"] = [one_line("; ".join(entry.warnings)) for entry in entries]
+    return columns
+
+
+def _further_cell(entry: Entry, name: str) -> SheetCell:
+    value = entry.further.get(name)
+    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
 
 
 def our_figure(entry: Entry | None) -> str:
