@@ -248,7 +248,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
 def parser_of_function(
     function: Callable[..., Any], metavars: Mapping[str, Any] | None = None, **options: Any
 ) -> Parser:
-    """Return a parser for the arguments of a function that it documents under ``Args``.
+    """Return a parser for the arguments of a function, or of a class, that it documents under ``Args``.
 
     Args:
         function: its first paragraphs describe the command. What has a default, can only be given by its
@@ -265,6 +265,9 @@ def parser_of_function(
             continue
         facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
         facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
+        if (each.annotation, each.default) == (bool, False):
+            made.add(f"--{name}", action="store_true", help=facts["help"])
+            continue
         for kind in union_members(each.annotation):
             if get_origin(kind) in (list, tuple, Sequence):
                 facts |= {"kind": get_args(kind)[0], "nargs": "+"}
@@ -307,18 +310,3 @@ def _option_texts(cls: type) -> Iterator[tuple[str, str]]:
 
 def _parse_value(place: str, kind: Any, word: str) -> Any:
     return convert_value(place, parse_word(RawText(word), kind, place), kind)
-
-
-def add_common_options(made: Parser, what: str, items: str) -> None:
-    """Add the options that tables and sweeps have in common.
-
-    Args:
-        made: the command's parser.
-        what: ``table`` or ``sweep``.
-        items: its parts, for the help.
-    """
-    made.add("--rounds", kind=int | None, help="rounds; default: the file's")
-    made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")
-    made.add("--output", kind=str | None, help=f"folder; default: runs/<{what}>")
-    made.add("--code", kind=ANY_CODE, help=f"changed: run {items} anew that other code of your own has made")
-    made.add("--list", action="store_true", help=f"list the {items}, and run nothing")

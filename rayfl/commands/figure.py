@@ -1,6 +1,7 @@
 """``rayfl figure KIND RUN... --save FILE``: draw runs as papers do."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -38,30 +39,36 @@ def parser() -> Parser:
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
     of_reports = {action.dest: action for action in report_parser()._actions}
+    named = {"runs": "RUN", "save": "FILE", "names": "NAME=TEXT"}
+    common = parser_of_function(PictureOptions, named, add_help=False)
     kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
     for kind, taken in _OF_RUNS.items():
         own = parser_of_function(getattr(Plot, kind), {"over": "KEY", "start": "FIGURE"}, add_help=False)
         usage, text = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]", str(own.description)
         one = kinds.add_parser(kind, usage=usage, description=text, help=text.partition(".")[0])
-        one.add("runs", nargs="+", metavar="RUN", help="run folders, or folders that hold some")
-        one.add("--save", required=True, metavar="FILE", help="the picture to write")
-        for action in [*(of_reports[name] for name in taken), *own._actions]:
+        for action in [*common._actions, *(of_reports[name] for name in taken), *own._actions]:
             one._add_action(action)
-        one.add(
-            "--size",
-            default="",
-            help="column or page, of a paper with two columns, or inches such as 5,3; default: for screens",
-        )
-        one.add(
-            "--names",
-            nargs="+",
-            default=[],
-            metavar="NAME=TEXT",
-            help="what to write in the place of names of the legend, of domains or of data sets, such as "
-            "FedAvg=Baseline all=average",
-        )
-        one.add("--title", default="", help="text above the picture")
     return made
+
+
+@dataclass
+class PictureOptions:
+    """The options of all pictures.
+
+    Args:
+        runs: run folders, or folders that hold some.
+        save: the picture to write.
+        size: column or page, of a paper with two columns, or inches such as 5,3; default: for screens.
+        names: what to write in the place of names of the legend, of domains or of data sets, such as
+            FedAvg=Baseline all=average.
+        title: text above the picture.
+    """
+
+    runs: Sequence[str]
+    save: str = field(kw_only=True)
+    size: str = ""
+    names: Sequence[str] = ()
+    title: str = ""
 
 
 def make_picture(o: Any) -> Picture:

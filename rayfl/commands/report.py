@@ -12,12 +12,9 @@ from rayfl.evaluation.protocol import Average, Choice
 from rayfl.evaluation.run_records import run_folders
 from rayfl.record.checks import EvaluationPoint
 from rayfl.report.compare import (
-    caption,
+    Comparison,
     check_recorded,
-    comparison,
-    group_records,
     group_runs,
-    headline_tests,
     read_runs,
 )
 from rayfl.report.formats import check_ending, write_table
@@ -89,11 +86,10 @@ def report_runs(
         loaded, shown = read_runs(runs, point=point, view=view, average=average, choose=choose)
         check_recorded(loaded, **{"--measure": measure})
         groups = group_runs(loaded, keys)
-        table = comparison(groups, keys, measure, split_names(columns), target)
-        records = group_records(groups, keys, measure, target)
-        notes = [*caption(groups, keys, measure), *shown]
-        compared = headline_tests(groups, keys) if save and not measure else []
-        tests = {"tests": [asdict(test) for test in compared]}
+        compared = Comparison(groups, keys, measure, target)
+        table, records = compared.table(split_names(columns)), compared.records()
+        notes = [*compared.caption(), *shown]
+        tests = {"tests": [asdict(test) for test in compared.named_tests()]}
     console = Terminal()
     fits = console.is_terminal and printed is None  # whose last column has warnings that stand nowhere else
     fitted, left_out = fit_table(table, console) if fits else (table, [])

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -535,116 +535,224 @@ def scores_of(entries: Iterable[Entry]) -> dict[str, significance.RowScores]:
     return {column: {entry.row: entry.values for entry in cells} for column, cells in columns.items()}
 
 
-def group_entries(groups: Sequence[RunGroup], measure: str | None = None) -> list[Entry]:
-    """Return the figures of groups; their rows are the places of the groups."""
-    found = []
-    for place, group in enumerate(groups):
-        warnings = _warnings_of_group(group, groups)
-        for column, values in figures(group, measure).items():
-            mean, std = mean_and_std(values)
-            known = {s: v for s, v in zip(group.seeds, values) if v is not None and group.complete}
-            entry = Entry(str(place), column, mean, std, "seeds", list(group.seeds), None, None, warnings)
-            kind = group.runs[0].figure_kind
-            found.append(replace(entry, values=known, data=group.comparable, kind=kind))
-    return found
-
-
-def _warnings_of_group(group: RunGroup, groups: Sequence[RunGroup]) -> list[str]:
-    warnings = dict.fromkeys(text for run in group.runs for text in data_warnings(run))
-    return [*warnings, *machine_warnings(group.runs, [run for each in groups for run in each.runs])]
-
-
-def headline_tests(groups: Sequence[RunGroup], by: Sequence[str] = ()) -> list[significance.Difference]:
-    """Test the headlines of groups against FedAvg's on the same data; rows have their short labels."""
-    names = short_labels(groups, by)
-    return [
-        replace(found, place="headline", reference=names[int(found.reference)], row=names[int(found.row)])
-        for found in _block_tests(groups)[1]
-    ]
-
-
-def _block_tests(
-    groups: Sequence[RunGroup],
-) -> tuple[dict[str, significance.RowScores], list[significance.Difference]]:
-    """Return the headlines by block, and tests against the one row of FedAvg in each, if there is one."""
-    headlines = [entry for entry in group_entries(groups) if entry.column == "headline"]
-    scores = scores_of(replace(entry, column=entry.data) for entry in headlines)
-    known = [group.config.get("method") == significance.REFERENCE for group in groups]
-    mine = {block: [row for row in rows if known[int(row)]] for block, rows in scores.items()}
-    references = {block: rows[0] for block, rows in mine.items() if len(rows) == 1}
-    return scores, significance.differences(scores, references)
-
-
-def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[str, str], str]:
-    """Return by row and column which figure is the best of those on the same data, and which the second.
-
-    Incomplete runs have no rank: the best of them would look like the best of all.
-    """
-    shown = (entry for entry in group_entries(groups) if entry.column in COLUMNS)
-    return ranks_of(entry for entry in shown if groups[int(entry.row)].complete)
-
-
-def comparison(
-    groups: Sequence[RunGroup],
-    by: Sequence[str] = (),
-    measure: str | None = None,
-    columns: Sequence[str] = (),
-    target: float | None = None,
-) -> Table:
-    """Return the table that compares groups of runs: figures and bytes per round.
-
-    Args:
-        groups: one row each.
-        by: the keys by which runs were grouped; empty: all keys.
-        measure: a further metric that replaces the figure.
-        columns: headings of the columns to show, by default all.
-        target: a test figure as it is printed; columns say after how many rounds and bytes it is reached.
-    """
-    headings, cells = labels(groups, by)
-    # data and partition, where they are the same in all groups
-    constant = [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
-    sizes = [sizes_of(group.runs) for group in groups]
-    same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
-    what = ", ".join([*(cells[0][i] for i in constant), *same])
-    title = one_line(f"Test {measure or figure_titles(group.runs[0].figure_kind for group in groups)}")
-    table = plain_table(title + (f": {what}" if what else ""))
-    table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
-    settings = [
-        _Column(name, [row[i] for row in cells], words=True)
-        for i, name in enumerate(headings)
-        if i not in constant and name != "rounds"
-    ]
-    held = [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
-    counts = [_Column("seeds", [_seeds_text(group) for group in groups])]
-    counts.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
-    headline, *others = _figure_columns(groups, measure)
-    costs = [] if target is None else _cost_columns(groups, target)
-    tests = [] if measure else _block_tests(groups)[1]
-    paired = {int(each.row): f"{each.difference:+.2f} ± {each.interval:.2f}" for each in tests}
-    against = [paired.get(row, "") for row in range(len(groups))]
-    beside = [_Column(f"minus\n{significance.REFERENCE}", against)] if tests else []
-    traffic = [
-        _Column(f"{way} per\nround", [size(_bytes_per_round(group.runs, way)) for group in groups])
-        for way in ("up", "down")
-    ]
-    known = [*settings, *held, *counts, headline, *beside, *costs, *others, *traffic]
-    chosen = _chosen_columns(known, columns)
-    for column in chosen:
-        if column.words:
-            table.add_column(column.heading, vertical="bottom", overflow="fold")
-        else:
-            table.add_column(column.heading, justify="right", no_wrap=True)
-    for group, *line in zip(groups, *(column.cells for column in chosen)):
-        table.add_row(*line, style=None if group.complete else "yellow")
-    return table
-
-
 class _Column(NamedTuple):
     """A column of the comparison: a cell for each group, words that may fold or a number."""
 
     heading: str
     cells: Sequence[str | Text]
     words: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of groups of runs: figures and bytes per round.
+
+    Attributes:
+        groups: one row each.
+        by: the keys by which runs were grouped; empty: all keys.
+        measure: a further metric that replaces the figure.
+        target: a test figure as it is printed; columns say after how many rounds and bytes it is reached.
+    """
+
+    groups: Sequence[RunGroup]
+    by: Sequence[str] = ()
+    measure: str | None = None
+    target: float | None = None
+
+    @cached_property
+    def entries(self) -> dict[str, list[Entry | None]]:
+        """The figures: column -> the cell of each group, whose row is the group's place."""
+        shown = [figures(group, self.measure) for group in self.groups]
+        columns = dict.fromkeys(column for each in shown for column in each)
+        return {
+            column: [self._entry(place, column, each.get(column)) for place, each in enumerate(shown)]
+            for column in columns
+        }
+
+    def _entry(self, place: int, column: str, values: Sequence[float | None] | None) -> Entry | None:
+        if values is None:
+            return None
+        group = self.groups[place]
+        mean, std = mean_and_std(values)
+        known = {seed: v for seed, v in zip(group.seeds, values) if v is not None and group.complete}
+        kind, seeds = group.runs[0].figure_kind, list(group.seeds)
+        entry = Entry(str(place), column, mean, std, "seeds", seeds, None, None, self.warnings(group))
+        return replace(entry, values=known, data=group.comparable, kind=kind)
+
+    def warnings(self, group: RunGroup) -> list[str]:
+        """Return the warnings about the data and the machines of a group."""
+        found = dict.fromkeys(text for run in group.runs for text in data_warnings(run))
+        return [*found, *machine_warnings(group.runs, [run for each in self.groups for run in each.runs])]
+
+    @cached_property
+    def ranks(self) -> dict[tuple[str, str], str]:
+        """Row and column -> which figure is the best of those on the same data, and which the second.
+
+        Incomplete runs have no rank: the best of them would look like the best of all. Of a metric nobody
+        says whether more is better.
+        """
+        shown = [each for name in COLUMNS for each in self.entries.get(name, ()) if each]
+        complete = [entry for entry in shown if self.groups[int(entry.row)].complete]
+        return {} if self.measure else ranks_of(complete)
+
+    @cached_property
+    def headlines(self) -> dict[str, significance.RowScores]:
+        """The headlines of complete groups by block, row and seed."""
+        entries = [] if self.measure else self.entries["headline"]
+        return scores_of(replace(entry, column=entry.data) for entry in entries if entry)
+
+    @cached_property
+    def tests(self) -> list[significance.Difference]:
+        """Tests of rows, by their places, against the one of FedAvg in their block, where there is one."""
+        known = [group.config.get("method") == significance.REFERENCE for group in self.groups]
+        mine = {block: [row for row in rows if known[int(row)]] for block, rows in self.headlines.items()}
+        references = {block: rows[0] for block, rows in mine.items() if len(rows) == 1}
+        return significance.differences(self.headlines, references)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The short labels of the groups."""
+        return short_labels(self.groups, self.by)
+
+    def named_tests(self) -> list[significance.Difference]:
+        """Return the tests of the headlines with the names of the rows."""
+        names = {str(place): name for place, name in enumerate(self.names)}
+        return [
+            replace(each, place="headline", reference=names[each.reference], row=names[each.row])
+            for each in self.tests
+        ]
+
+    def table(self, columns: Sequence[str] = ()) -> Table:
+        """Return the comparison as a table; ``columns`` are the headings to show, by default all."""
+        groups, (headings, cells) = self.groups, labels(self.groups, self.by)
+        # data and partition, where they are the same in all groups
+        constant = [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
+        sizes = [sizes_of(group.runs) for group in groups]
+        same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
+        what = ", ".join([*(cells[0][i] for i in constant), *same])
+        title = one_line(
+            f"Test {self.measure or figure_titles(group.runs[0].figure_kind for group in groups)}"
+        )
+        table = plain_table(title + (f": {what}" if what else ""))
+        table.caption, table.caption_justify = "\n".join(self.caption()), "left"
+        known = [
+            _Column(name, [row[i] for row in cells], words=True)
+            for i, name in enumerate(headings)
+            if i not in constant and name != "rounds"
+        ]
+        known += [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
+        known.append(_Column("seeds", [_seeds_text(group) for group in groups]))
+        known.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
+        headline, *others = self._figure_columns()
+        known.append(headline)
+        if self.tests:
+            paired = {each.row: f"{each.difference:+.2f} ± {each.interval:.2f}" for each in self.tests}
+            against = [paired.get(str(row), "") for row in range(len(groups))]
+            known.append(_Column(f"minus\n{significance.REFERENCE}", against))
+        known += [] if self.target is None else _cost_columns(groups, self.target)
+        known += others
+        for way in ("up", "down"):
+            sent = [size(_bytes_per_round(group.runs, way)) for group in groups]
+            known.append(_Column(f"{way} per\nround", sent))
+        chosen = _chosen_columns(known, columns)
+        for column in chosen:
+            if column.words:
+                table.add_column(column.heading, vertical="bottom", overflow="fold")
+            else:
+                table.add_column(column.heading, justify="right", no_wrap=True)
+        for group, *line in zip(groups, *(column.cells for column in chosen)):
+            table.add_row(*line, style=None if group.complete else "yellow")
+        return table
+
+    def _figure_columns(self) -> list[_Column]:
+        """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
+        k = evaluations_text(run.view for group in self.groups for run in group.runs if run.view)
+        titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
+        return [
+            _Column((titles | FURTHER).get(name, one_line(name)), list(map(self._cell, entries)))
+            for name, entries in self.entries.items()
+        ]
+
+    def _cell(self, entry: Entry | None) -> Text:
+        if entry is None:
+            return Text("n/a")
+        is_figure = not self.measure and entry.column in (*COLUMNS, *FURTHER)
+        mean, std = entry.mean, entry.std
+        text = entry.kind.text(mean, std) if is_figure else number(mean, std, decimals=4)
+        if entry.column == "headline":
+            text += "*" * any(each.row == entry.row and each.significant for each in self.tests)
+            text += warning_signs(entry.warnings)
+        elif mean is not None and entry.column not in CHOICES and self._by_test(entry):
+            text += "¶"  # it is of the round that was chosen so
+        return ranked_cell(text, self.ranks.get((entry.row, entry.column), ""))
+
+    def _by_test(self, entry: Entry) -> bool:
+        return self.groups[int(entry.row)].runs[0].protocol.choose == "best_test"
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the figures of the table, a record per group, for CSV and JSON.
+
+        Shares are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
+        and ``down`` are bytes per round. With a ``target``, there are also ``rounds_to_target`` and
+        ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
+        """
+        headings, cells = labels(self.groups, self.by)
+        found = []
+        for place, (group, row) in enumerate(zip(self.groups, cells)):
+            record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
+            record |= {"seeds": list(group.seeds), "runs": len(group.runs)}
+            completed = min(run.summary["completed"] for run in group.runs)
+            record |= {"completed": completed, "rounds": group.config["rounds"]}
+            values = figures(group, self.measure)
+            for entry in filter(None, (entries[place] for entries in self.entries.values())):
+                column = entry.column
+                if column not in CHOICES and self._by_test(entry):
+                    column = f"{column} ({CHOSEN_ON_TEST})"
+                record |= {column: entry.mean, f"{column}_std": entry.std}
+                record |= {f"{column}_values": values[entry.column], f"{column}_interval": entry.interval}
+            for name, costs in target_costs(group.runs, self.target).items() if self.target else ():
+                record |= {"target": self.target, f"{name}_to_target": range_text(costs, str)}
+                record[f"{name}_to_target_values"] = costs
+            record["warnings"] = self.warnings(group)
+            record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
+            found.append(record)
+        return found
+
+    def caption(self) -> list[str]:
+        """Say what the numbers of the table are, and what should be known of their data: sentences."""
+        runs, text = [run for group in self.groups for run in group.runs], []
+        for protocol in dict.fromkeys(run.protocol for run in runs):
+            headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
+            views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
+            scored = f"{views}, {as_text(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
+            text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
+        if any(len(group.runs) > 1 for group in self.groups):
+            text.append("± is the sample standard deviation over seeds.")
+        text += significance.describe_intervals(len(group.seeds) for group in self.groups)
+        complete = all(group.complete for group in self.groups)
+        if not complete:
+            text.append(
+                "Incomplete runs are scored on the rounds they have, and not mixed with complete ones."
+            )
+        where = "rows on the same data" if complete else "complete rows on the same data"
+        text += [MARKS.format(where=where)] if self.ranks else []
+        text += significance.describe_tests(self.headlines, self.tests, significance.REFERENCE)
+        return text + self._told_warnings()
+
+    def _told_warnings(self) -> list[str]:
+        """Return the warnings about runs, each with the groups that it is true of."""
+        found: dict[str, list[str]] = {}
+        for name, group in zip(self.names, self.groups):
+            warnings = [*self.warnings(group), *filter(None, map(missing_scores, group.runs))]
+            warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
+            if group.conflict:
+                warnings.append(f"no mean, because {group.conflict} ({CONFLICT})")
+            for text in dict.fromkeys(warnings):
+                found.setdefault(text, []).append(name)
+        return [
+            f"{'All rows' if len(names) == len(self.groups) else '; '.join(names)}: {text}."
+            for text, names in found.items()
+        ]
 
 
 def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Column]:
@@ -655,32 +763,6 @@ def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Col
         near = did_you_mean(odd[0], there)
         raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(there)}")
     return [found[name] for name in names] or list(known)
-
-
-def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Column]:
-    """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
-    k = evaluations_text(run.view for group in groups for run in group.runs if run.view)
-    titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
-    titles |= FURTHER
-    ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
-    tests = [] if measure else _block_tests(groups)[1]
-    starred = {each.row for each in tests if each.significant}
-    shown = () if measure else (*COLUMNS, *FURTHER)
-    columns = []
-    for name, entries in group_by(group_entries(groups, measure), lambda entry: entry.column).items():
-        cells = [Text("n/a")] * len(groups)
-        for entry in entries:
-            kind, protocol = entry.kind, groups[int(entry.row)].runs[0].protocol
-            text = number(entry.mean, entry.std, decimals=4)
-            if name in shown:
-                text = kind.text(entry.mean, entry.std)
-            if name == "headline":
-                text += "*" * (entry.row in starred) + warning_signs(entry.warnings)
-            elif entry.mean is not None and name not in CHOICES and protocol.choose == "best_test":
-                text += "¶"  # it is of the round that was chosen so
-            cells[int(entry.row)] = ranked_cell(text, ranks.get((entry.row, name), ""))
-        columns.append(_Column(titles.get(name, one_line(name)), cells))
-    return columns
 
 
 def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
@@ -708,81 +790,7 @@ def _completed_text(group: RunGroup) -> str:
     return range_text(run.summary["completed"] for run in group.runs)
 
 
-def group_records(
-    groups: Sequence[RunGroup],
-    by: Sequence[str] = (),
-    measure: str | None = None,
-    target: float | None = None,
-) -> list[dict[str, Any]]:
-    """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
-
-    Shares are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
-    and ``down`` are bytes per round. With a ``target``, as printed, there are also ``rounds_to_target`` and
-    ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
-    """
-    headings, cells = labels(groups, by)
-    rows, found = group_by(group_entries(groups, measure), lambda entry: entry.row), []
-    for place, (group, row) in enumerate(zip(groups, cells)):
-        record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
-        record |= {"seeds": list(group.seeds), "runs": len(group.runs)}
-        completed = min(run.summary["completed"] for run in group.runs)
-        record |= {"completed": completed, "rounds": group.config["rounds"]}
-        for entry in rows[str(place)]:
-            values, column = figures(group, measure)[entry.column], entry.column
-            if column not in CHOICES and group.runs[0].protocol.choose == "best_test":
-                column = f"{column} ({CHOSEN_ON_TEST})"
-            record |= {column: entry.mean, f"{column}_std": entry.std, f"{column}_values": values}
-            record[f"{column}_interval"] = entry.interval
-        for name, costs in target_costs(group.runs, target).items() if target else ():
-            record |= {"target": target, f"{name}_to_target": range_text(costs, str)}
-            record[f"{name}_to_target_values"] = costs
-        record["warnings"] = _warnings_of_group(group, groups)
-        record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
-        found.append(record)
-    return found
-
-
 def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None:
     """Return the mean bytes of a round in one direction, over all its clients."""
     rounds = sum(run.summary["completed"] for run in runs)
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
-
-
-def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | None = None) -> list[str]:
-    """Say what the numbers of the table are, and what should be known of their data: sentences."""
-    runs = [run for group in groups for run in group.runs]
-    text = []
-    for protocol in dict.fromkeys(run.protocol for run in runs):
-        headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
-        views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
-        scored = f"{views}, {as_text(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
-        text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
-    if any(len(group.runs) > 1 for group in groups):
-        text.append("± is the sample standard deviation over seeds.")
-    text += significance.describe_intervals(len(group.seeds) for group in groups)
-    if not all(group.complete for group in groups):
-        text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
-    if measure is None:
-        complete = "" if all(group.complete for group in groups) else "complete "
-        where = f"{complete}rows on the same data"
-        text += [MARKS.format(where=where)] if _figure_ranks(groups) else []
-        text += significance.describe_tests(*_block_tests(groups), significance.REFERENCE)
-    return text + _warnings_of(groups, by)
-
-
-def _warnings_of(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
-    """Return the warnings on the data of some groups, each with the groups that it is true of."""
-    found: dict[str, list[str]] = {}
-    everyone = [run for group in groups for run in group.runs]
-    for name, group in zip(short_labels(groups, by), groups):
-        warnings = [text for run in group.runs for text in [*data_warnings(run), missing_scores(run)] if text]
-        warnings += machine_warnings(group.runs, everyone)
-        warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-        if why := group.conflict:
-            warnings.append(f"no mean, because {why} ({CONFLICT})")
-        for text in dict.fromkeys(warnings):
-            found.setdefault(text, []).append(name)
-    return [
-        f"{'All rows' if len(names) == len(groups) else '; '.join(names)}: {text}."
-        for text, names in found.items()
-    ]

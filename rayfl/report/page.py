@@ -81,7 +81,7 @@ class Sheet:
         cls, caption: str, columns: Mapping[str, Iterable[str | SheetCell]], search: bool = False
     ) -> Sheet:
         """Return the table with these columns: heading -> cells."""
-        return cls(caption, list(columns), list(zip(*columns.values())), search)
+        return cls(caption, list(columns), list(map(list, zip(*columns.values()))), search)
 
     def body(self) -> Markup:
         """Return the lines as HTML: a macro of Jinja's, called for each cell, takes far longer."""
