@@ -283,17 +283,11 @@ def varying_keys(groups: Sequence[RunGroup]) -> list[str]:
     A key of a component counts only if two groups with the same component differ in it: ``mu`` does not
     distinguish FedProx from FedAvg, which has none.
     """
-    keys = dict.fromkeys(key for group in groups for key in group.config)
     varying = []
-    for key in keys:
-        if not changes_experiment(key):
-            continue
-        owner = key.rpartition(".")[0]
-        values: dict[str, set[str]] = {}
-        for group in groups:
-            if key in group.config:
-                values.setdefault(str(group.config.get(owner)), set()).add(str(group.config[key]))
-        if any(len(found) > 1 for found in values.values()):
+    for key in filter(changes_experiment, dict.fromkeys(key for group in groups for key in group.config)):
+        owner, known = key.rpartition(".")[0], [group.config for group in groups if key in group.config]
+        pairs = {(str(config.get(owner)), str(config[key])) for config in known}
+        if len(pairs) > len({component for component, _ in pairs}):
             varying.append(key)
     return varying
 
@@ -313,18 +307,14 @@ def labels(
     apart = [key for key in varying_keys(groups) if not by or key.startswith(told) or _divides(key)]
     keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
-    headings = ["method", "data", "partition", *others]
-    cells = [
-        [*(_component(g, name, keys) for name in COMPONENTS), *(str(g.config.get(k, "")) for k in others)]
-        for g in groups
-    ]
-    headings, cells = [one_line(h) for h in headings], [[one_line(cell) for cell in row] for row in cells]
-    if not contents:
-        return headings, cells
-    held = [_contents(group, cells, groups) for group in groups]
-    return headings, [
-        [row[0], f"{row[1]} [{what}]" if what else row[1], *row[2:]] for row, what in zip(cells, held)
-    ]
+    headings, cells = list(map(one_line, ["method", "data", "partition", *others])), []
+    for group in groups:
+        parts = [_component(group, name, keys) for name in COMPONENTS]
+        cells.append([one_line(text) for text in [*parts, *(str(group.config.get(k, "")) for k in others)]])
+    held = [_contents(group, cells, groups) if contents else "" for group in groups]
+    for row, what in zip(cells, held):
+        row[1] += f" [{what}]" * bool(what)
+    return headings, cells
 
 
 def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[RunGroup]) -> str:
@@ -335,15 +325,11 @@ def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[
     recorded = {run.history.population.contents and data_of(run) for run in alike}
     if len(recorded) == 1 and len({data_of(run) for run in twins}) == 1:
         return ""
-    return ", ".join(dict.fromkeys(_content_name(run) for run in group.runs))
-
-
-def _content_name(run: RunRecords) -> str:
-    """Return the number of samples of a run's data set and the start of its digest."""
-    contents = run.history.population.contents
-    if contents is None:
-        return data_of(run)
-    return f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}"
+    held = {data_of(run): run.history.population.contents for run in group.runs}
+    return ", ".join(
+        f"{sum(each.images.values()):,} samples, {each.sha256[:6]}" if each else data
+        for data, each in held.items()
+    )
 
 
 def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:

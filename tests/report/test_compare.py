@@ -15,7 +15,6 @@ from rayfl.report.compare import Comparison, group_runs, labels, short_labels
 from rayfl.report.summary import sentences
 from rayfl.report.text import mean_and_std
 from rayfl.running.result import Result
-from rayfl.settings.description import flatten_config
 from tests.support.federations import small
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
@@ -29,20 +28,6 @@ def rows(groups, **options):
     console = Console(file=io.StringIO(), width=200, highlight=False)
     console.print(Comparison(groups, **options).table())
     return console.file.getvalue().splitlines()
-
-
-def test_a_configuration_is_flat_under_dotted_names():
-    """A configuration is flat under the names of the command line."""
-    partition = {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}}
-    config = {
-        "method": {"class_path": "rayfl.methods.FedProx", "init_args": {"mu": 0.1}},
-        "data": {"class_path": "rayfl.data.CIFAR10", "init_args": {"partition": partition}},
-        "training": {"milestones": [1, 2], "extra": {}},
-        "clip": None,
-    }
-    data = {"data": "CIFAR10", "data.partition": "Dirichlet", "data.partition.alpha": 0.3}
-    training = {"training.milestones": "[1, 2]", "training.extra": "{}", "clip": None}
-    assert flatten_config(config, shown=True) == {"method": "FedProx", "method.mu": 0.1, **data, **training}
 
 
 def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):

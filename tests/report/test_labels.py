@@ -84,23 +84,13 @@ def test_each_figure_of_a_run_stands_at_its_label(tmp_path: Path) -> None:
     page = run_page(Result.load(different_run(tmp_path / "run")))
     cards, sheets, ends = cards_of(page), sheets_of(page), ends_of(page)
     assert cards == {
-        "Test accuracy": "67.50 %",  # of 90, 60, 75 and 45
-        "Common test set (G)": "32.92 %",
-        "Last evaluation, ± over clients": "67.50 ± 16.77 %",
-        "Worst decile of the clients": "45.00 %",
-        "Clients": "4",
-        "Rounds": "2 of 2",
-        "Sent by clients": "6.60 kB",
-        "Time": "0:01:24",
-        "Sent by clients per round": "3.30 kB",
-        "Received per round": "9.30 kB",
-        "Sent in all": "6.60 kB",
-        "Received in all": "18.60 kB",
-        "Time of all rounds": "0:01:24",
-        "Median of a round": "42 s",
-        "Share of training": "50%",
-        "Actors": "1",
-    }
+        "Test accuracy": "67.50 %", "Common test set (G)": "32.92 %",  # of 90, 60, 75 and 45
+        "Last evaluation, ± over clients": "67.50 ± 16.77 %", "Worst decile of the clients": "45.00 %",
+        "Clients": "4", "Rounds": "2 of 2", "Sent by clients": "6.60 kB", "Time": "0:01:24",
+        "Sent by clients per round": "3.30 kB", "Received per round": "9.30 kB",
+        "Sent in all": "6.60 kB", "Received in all": "18.60 kB", "Time of all rounds": "0:01:24",
+        "Median of a round": "42 s", "Share of training": "50%", "Actors": "1",
+    }  # fmt: skip
     points = "Test accuracy in %, after aggregation, last evaluation"
     heads = ("view", "mean over clients", "std over clients", "pooled", "worst decile")
     rows = [
