@@ -277,7 +277,8 @@ def parser_of_function(
         elif of_method or each.kind is each.KEYWORD_ONLY:
             made.add(f"--{name}", required=True, **facts)
         else:
-            made.add(name, **facts)
+            optional = {"nargs": "?"} if type(None) in union_members(each.annotation) else {}
+            made.add(name, **facts, **optional)
     return made
 
 
