@@ -154,7 +154,7 @@ def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tupl
 
 def _notes(result: RunRecords) -> list[str]:
     """Return the notes that a reader needs before quoting a number."""
-    summary, headline = result.summary, result.summary["headline"]
+    headline = result.summary["headline"]
     notes = [one_line(text) for text in data_warnings(result)]
     if headline and headline["std"] is not None:
         notes.append(f"± is over {len(headline['rounds'])} evaluations of this one run, not over seeds.")
@@ -162,10 +162,6 @@ def _notes(result: RunRecords) -> list[str]:
         notes.append(
             "These are the numbers of one seed. Without other seeds, nobody knows how much they vary."
         )
-    if summary["dropped"]:
-        notes.append(f"Dropped updates: {summary['dropped']}.")
-    if empty := summary.get("empty"):
-        notes.append(f"Rounds without clients, in which nothing changed: {empty}.")
     return notes
 
 

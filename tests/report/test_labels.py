@@ -123,7 +123,7 @@ def test_each_figure_of_a_run_stands_at_its_label(tmp_path: Path) -> None:
     spread = "45.00 to 90.00 %, median 72.50 %"
     assert ends["Test accuracy of 4 clients, last evaluation"] == spread
     assert "Lowest test accuracy: client 3 (45.00 %)." in page
-    assert "Dropped updates: 2." in page
+    assert "Dropped updates: 2; metrics.jsonl names their clients." in page
     first = page.split('<h2 id="result">')[1]
     assert "round 2" in first
     assert "Own test data (P): 70.00 %, 4 clients; common test set (G): 32.92 %, 4 clients." in first
