@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from rayfl.data.task import Numbers
 from rayfl.evaluation.metrics import AVERAGES
 from rayfl.jobs.table_file import Table, slug_of
-from rayfl.report.compare import BY_VALIDATION
+from rayfl.methods import METHODS
 from rayfl.report.printed import printed_table
 from rayfl.report.significance import FEWEST, LEVEL, REFERENCE, differences, holm, p_of_pairs
 from rayfl.report.text import mean_and_std, number
@@ -61,6 +61,13 @@ NIID = "CIFAR-10 Dirichlet"
 PFLLIB = "CIFAR-10"
 
 
+@cache
+def _by_validation() -> set[str]:
+    """Return the methods that train on validation data, by the names of their rows."""
+    trained = [name for name, cls in METHODS.items() if cls().facts.validation != "unused"]
+    return {display_name(f"rayfl.methods.{name}") for name in trained}
+
+
 class Run:
     """The published summary of the run of one cell of a table."""
 
@@ -78,7 +85,7 @@ class Run:
     @property
     def name(self) -> str:
         """The row, with ‡ where its method has trained on validation data, too."""
-        known = self.row in map(display_name, BY_VALIDATION) and self.summary["views"][0]["best_val"]
+        known = self.row in _by_validation() and self.summary["views"][0]["best_val"]
         return f"{self.row}‡" if known else self.row
 
     def headline(self) -> str:

@@ -18,7 +18,7 @@ from rayfl.evaluation.finetune import Finetune
 from rayfl.evaluation.metrics import summarise
 from rayfl.methods import Ditto
 from rayfl.record.history import History, Population
-from rayfl.report.compare import comparison, group_records, group_runs
+from rayfl.report.compare import Comparison, group_runs
 from rayfl.report.summary import final_table, sentences
 from tests.evaluation.test_metrics import line
 from tests.support.federations import bytes_of_run, records_of, small
@@ -188,12 +188,14 @@ def test_reports_show_both_where_both_are_known(tmp_path: Path) -> None:
         assert ("common/after_aggregation/personal" in run.rounds) == known
         assert ("common" in set(run.clients["part"])) == known
         groups = group_runs([run])
-        headers = " ".join(str(column.header) for column in comparison(groups).columns)
+        headers = " ".join(str(column.header) for column in Comparison(groups).table().columns)
         assert ("common\ntest (G)" in headers) == known
-        assert ("common" in group_records(groups)[0]) == known
+        assert ("common" in Comparison(groups).records()[0]) == known
     (group,) = group_runs(runs)  # which differ in what was measured alone
-    assert group_records([group])[0]["common"] is None
-    assert group_records(group_runs(runs[:1]))[0]["common"] == pytest.approx(100 * both["common"]["figure"])
+    assert Comparison([group]).records()[0]["common"] is None
+    assert Comparison(group_runs(runs[:1])).records()[0]["common"] == pytest.approx(
+        100 * both["common"]["figure"]
+    )
     path = tmp_path / "True" / "partition.json"
     content = json.loads(path.read_text())
     for size in (0, 1):  # no set, or one with fewer samples than are recorded as correct

@@ -249,19 +249,27 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
 def parser_of_function(
     function: Callable[..., Any], metavars: Mapping[str, Any] | None = None, **options: Any
 ) -> Parser:
-    """Return a parser for the arguments of a function that it documents under ``Args``.
+    """Return a parser for the arguments of a function, or of a class, that it documents under ``Args``.
 
     Args:
-        function: its first paragraphs describe the command. What has a default, or can only be given by its
-            name, is an option; lists and tuples take several words, and a list that may be None none.
+        function: its first paragraphs describe the command. What has a default, can only be given by its
+            name, or belongs to a method is an option; lists and tuples take several words, and a list that
+            may be None none.
         metavars: what the help calls values of arguments, if it is not the argument's name.
         **options: of the parser.
     """
     text = inspect.cleandoc(str(function.__doc__)).partition("Args:")[0]
     made, texts = Parser(description=" ".join(text.split()), **options), _argument_texts(function)
-    for name, each in inspect.signature(function, eval_str=True).parameters.items():
+    known = dict(inspect.signature(function, eval_str=True).parameters)
+    of_method = known.pop("self", None)
+    for name, each in known.items():
+        if each.kind is each.VAR_KEYWORD:
+            continue
         facts: dict[str, Any] = {"help": " ".join(texts.get(name, "").split()).removesuffix(".")}
         facts |= {"kind": each.annotation, "metavar": (metavars or {}).get(name)}
+        if (each.annotation, each.default) == (bool, False):
+            made.add(f"--{name}", action="store_true", help=facts["help"])
+            continue
         kinds = union_members(each.annotation)
         for kind in kinds:
             if get_origin(kind) in (list, tuple, Sequence):
@@ -269,10 +277,11 @@ def parser_of_function(
                 facts |= {"nargs": len(get_args(kind))} if get_origin(kind) is tuple else {}
         if each.default is not each.empty:
             made.add(f"--{name}", default=each.default, **facts)
-        elif each.kind is each.KEYWORD_ONLY:
+        elif of_method or each.kind is each.KEYWORD_ONLY:
             made.add(f"--{name}", required=True, **facts)
         else:
-            made.add(name, **facts)
+            optional = {"nargs": "?"} if type(None) in union_members(each.annotation) else {}
+            made.add(name, **facts, **optional)
     return made
 
 
@@ -305,18 +314,3 @@ def _option_texts(cls: type) -> Iterator[tuple[str, str]]:
 
 def _parse_value(place: str, kind: Any, word: str) -> Any:
     return convert_value(place, parse_word(RawText(word), kind, place), kind)
-
-
-def add_common_options(made: Parser, what: str, items: str) -> None:
-    """Add the options that tables and sweeps have in common.
-
-    Args:
-        made: the command's parser.
-        what: ``table`` or ``sweep``.
-        items: its parts, for the help.
-    """
-    made.add("--rounds", kind=int | None, help="rounds; default: the file's")
-    made.add("--seeds", kind=int | None, help="number of seeds; default: the file's")
-    made.add("--output", kind=str | None, help=f"folder; default: runs/<{what}>")
-    made.add("--code", kind=ANY_CODE, help=f"changed: run {items} anew that other code of your own has made")
-    made.add("--list", action="store_true", help=f"list the {items}, and run nothing")

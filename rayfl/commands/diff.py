@@ -8,7 +8,7 @@ from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.commands.figure import picture_path
 from rayfl.commands.report import print_table
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.report.compare import comparison, group_runs, samples
+from rayfl.report.compare import Comparison, group_runs, samples
 from rayfl.report.plot import Plot
 from rayfl.report.text import plain_table
 from rayfl.settings.description import differing_keys, flatten_config
@@ -44,7 +44,7 @@ def diff_runs(one: str, other: str, save: str | None = None) -> None:
     Terminal(width=None if Terminal().is_terminal else 200).print(table)
     # Each is a row and a line of its own, even if they differ in nothing but their folders.
     named = [replace(run, config={**run.config, "run": str(run.folder)}) for run in runs]
-    print_table(comparison(group_runs(samples(named)[0], ["run"]), ["run"]))
+    print_table(Comparison(group_runs(samples(named)[0], ["run"]), ["run"]).table())
     if path is not None:
         Plot(*named, by=["run"]).rounds().save(path)
         print_note(path)

@@ -13,19 +13,15 @@ from rayfl.evaluation.protocol import Average, Choice
 from rayfl.evaluation.run_records import run_folders
 from rayfl.record.checks import EvaluationPoint
 from rayfl.report.compare import (
-    caption,
+    Comparison,
     check_recorded,
-    comparison,
-    group_records,
     group_runs,
-    headline_tests,
-    samples,
+    read_runs,
 )
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, entry_records, footnotes, printed_comparison
 from rayfl.report.printed import find_printed
 from rayfl.report.text import fit_table
-from rayfl.running.result import Result
 from rayfl.system.error_report import exit_code
 from rayfl.system.terminal import Terminal
 
@@ -81,25 +77,20 @@ def report_runs(
     for file in save:
         check_ending(Path(file))
     printed = find_printed(*against) if against is not None else None
-    folders = run_folders([Path(run) for run in runs])
     tests: dict[str, Any] = {}
     if printed is not None:
-        entries = compare(printed.name, folders)
+        entries = compare(printed.name, run_folders([Path(run) for run in runs]))
         table, records = printed_comparison(entries, printed), entry_records(entries)
         notes = shown = footnotes(entries, printed)
     else:
         keys = split_names(by)
-        recorded = [Result.load(folder) for folder in folders]
-        check_recorded(recorded, point=point, view=view)
-        headline = {"point": point, "view": view, "average": average, "choose": choose}
-        loaded, shown = samples(run.scored(**headline) for run in recorded)
+        loaded, shown = read_runs(runs, point=point, view=view, average=average, choose=choose)
         check_recorded(loaded, **{"--measure": measure})
         groups = group_runs(loaded, keys)
-        table = comparison(groups, keys, measure, split_names(columns), target)
-        records = group_records(groups, keys, measure, target)
-        notes = [*caption(groups, keys, measure), *shown]
-        compared = headline_tests(groups, keys) if save and not measure else []
-        tests = {"tests": [asdict(test) for test in compared]}
+        compared = Comparison(groups, keys, measure, target)
+        table, records = compared.table(split_names(columns)), compared.records()
+        notes = [*compared.caption(), *shown]
+        tests = {"tests": [asdict(test) for test in compared.named_tests()]}
     print_table(table, shown, whole=printed is not None)  # whose last column alone has its warnings
     for file in save:
         write_table(Path(file).expanduser(), table, notes, records, **tests)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
-from rayfl.commands.command_line import Parser, add_common_options
+from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.data import FederatedData
 from rayfl.errors import BadValue, InUse, Missing, error_context
 from rayfl.federation import Federation, federation_of
@@ -34,40 +34,47 @@ from rayfl.system.terminal import Terminal
 from rayfl.system.text import complain, counted
 
 
+@dataclass
+class TableOptions:
+    """Run a table of experiments: a cell per row, column and seed, several at once.
+
+    Finished cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl
+    run are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over
+    those of the file.
+
+    Args:
+        file: the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3.
+        rows: rows to run; default: all.
+        columns: columns to run; default: all.
+        rounds: rounds; default: the file's.
+        seeds: number of seeds; default: the file's.
+        output: folder; default: runs/<table>.
+        code: changed: run cells anew that other code of your own has made.
+        list: list the cells, and run nothing.
+        jobs: cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the
+            engine Ray one.
+        tune: first search so many points for each cell on validation data: the cell as it is, then learning
+            rates and what its method's tune space has; the best are the cells of further columns.
+        keep_checkpoints: keep the checkpoints of finished cells.
+    """
+
+    file: str
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    rounds: int | None = None
+    seeds: int | None = None
+    output: str | None = None
+    code: Literal["changed"] | None = None
+    list: bool = False
+    jobs: int | None = None
+    tune: int | None = None
+    keep_checkpoints: bool = True
+
+
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
-        root=Federation,
-        prog="rayfl table",
-        usage="rayfl table FILE [OPTIONS]",
-        description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
-        "cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl run "
-        "are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over "
-        "those of the file.",
-    )
-    made.add(
-        "file",
-        metavar="FILE",
-        help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
-    )
-    made.add("--rows", nargs="+", help="rows to run; default: all")
-    made.add("--columns", nargs="+", help="columns to run; default: all")
-    add_common_options(made, "table", "cells")
-    made.add(
-        "--jobs",
-        kind=int | None,
-        help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
-        "engine Ray one",
-    )
-    made.add(
-        "--tune",
-        kind=int | None,
-        metavar="POINTS",
-        help="first search so many points for each cell on validation data: the cell as it is, then learning "
-        "rates and what its method's tune space has; the best are the cells of further columns",
-    )
-    made.add("--keep_checkpoints", kind=bool, default=True, help="keep the checkpoints of finished cells")
-    return made
+    named, usage = {"file": "FILE", "tune": "POINTS"}, "rayfl table FILE [OPTIONS]"
+    return parser_of_function(TableOptions, named, root=Federation, prog="rayfl table", usage=usage)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

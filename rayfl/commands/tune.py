@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rayfl.commands.command_line import Parser, add_common_options
+from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.federation import Federation
 from rayfl.jobs.table_file import changes_of, find_file, first_seeds
@@ -21,36 +21,44 @@ from rayfl.system.text import complain, counted
 from rayfl.tune.space import Space
 
 
+@dataclass
+class SweepOptions:
+    """Run a sweep on Ray Tune: a federation for each point of a search space and each seed, several at once.
+
+    The best point is chosen on validation data and reported with test data. All options of rayfl run are
+    taken too, such as --data.root DATA --engine.actors 1: they hold for all trials, and win over the base.
+    With --resume only those of the engine, of
+    checkpoints and of loggers may be given.
+
+    Args:
+        space: the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse.
+        resume: go on with a sweep that was stopped or killed; finished trials are not repeated.
+        rounds: rounds; default: the file's.
+        seeds: number of seeds; default: the file's.
+        output: folder; default: runs/<sweep>.
+        code: changed: run points anew that other code of your own has made.
+        list: list the points, and run nothing.
+        samples: random draws; default: the file's.
+        at_once: trials at once; default: what the cluster holds.
+        address: the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster.
+    """
+
+    space: str | None
+    resume: str | None = None
+    rounds: int | None = None
+    seeds: int | None = None
+    output: str | None = None
+    code: Literal["changed"] | None = None
+    list: bool = False
+    samples: int | None = None
+    at_once: int | None = None
+    address: str | None = None
+
+
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
-        root=Federation,
-        prog="rayfl tune",
-        usage="rayfl tune SPACE [OPTIONS]",
-        description="Run a sweep on Ray Tune: a federation for each point of a search space and each seed, "
-        "several at once. The best point is chosen on validation data and reported with test data. All "
-        "options of rayfl run are taken too, such as --data.root DATA --engine.actors 1: they hold for all "
-        f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
-    )
-    made.add(
-        "space", metavar="SPACE", nargs="?", kind=str | None,
-        help="the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse",
-    )  # fmt: skip
-    made.add(
-        "--resume",
-        kind=str | None,
-        metavar="FOLDER",
-        help="go on with a sweep that was stopped or killed; finished trials are not repeated",
-    )
-    add_common_options(made, "sweep", "points")
-    made.add("--samples", kind=int | None, help="random draws; default: the file's")
-    made.add("--at_once", kind=int | None, help="trials at once; default: what the cluster holds")
-    made.add(
-        "--address",
-        kind=str | None,
-        help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
-    )
-    return made
+    named, usage = {"space": "SPACE", "resume": "FOLDER"}, "rayfl tune SPACE [OPTIONS]"
+    return parser_of_function(SweepOptions, named, root=Federation, prog="rayfl tune", usage=usage)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

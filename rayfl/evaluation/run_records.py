@@ -12,15 +12,18 @@ import numpy as np
 
 from rayfl.data.task import Figure
 from rayfl.errors import Damaged
-from rayfl.evaluation.metrics import curve, mean_loss, summarise
+from rayfl.evaluation.metrics import counted_scores, curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
-from rayfl.record.history import CONFIG, METRICS, History, read_history
+from rayfl.record.history import CONFIG, METRICS, History, Scores, read_history
 from rayfl.settings.base import DisplayMixin, UnquotedText
 from rayfl.system.own_code import MARKED, UNTIL
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""Completed rounds, ascending, and a value at each."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,6 +88,47 @@ class RunRecords(DisplayMixin):
     def protocol(self) -> Protocol:
         """The protocol of the headline."""
         return read_protocol(self.config)
+
+    @property
+    def view(self) -> dict[str, Any] | None:
+        """The summary of the headline's view, at the protocol's evaluation point; None: it has no scores."""
+        entries = {
+            each["view"]: each for each in self.summary["views"] if each["point"] == self.protocol.point
+        }
+        name = self.protocol.headline_view(entries)
+        return None if name is None else entries[name]
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The metrics of that view at the rounds that the protocol chooses; empty: it can choose none."""
+        return (self.view or {}).get(self.protocol.choose) or {}
+
+    @property
+    def scores(self) -> Scores | None:
+        """The test scores of that view which the protocol counts."""
+        if self.view is None:
+            return None
+        return counted_scores(self.history, self.protocol, self.view["point"], self.view["view"], "test")
+
+    def curve(self, quantity: str = "figure", scores: Scores | None = None, split: str = "test") -> Curve:
+        """Return completed rounds and a value at each, averaged over clients as the protocol says.
+
+        Args:
+            quantity: ``figure``, as it is printed, ``loss``, or a recorded metric.
+            scores: what is averaged; by default the headline's. Evaluations without a value are left out.
+            split: on which they were scored.
+        """
+        if (scores := self.scores if scores is None else scores) is None:
+            return np.zeros(0), np.zeros(0)
+        population, average = self.history.population, self.protocol.average
+        if quantity == "figure":
+            values = self.figure_kind.scale * curve(scores, population, split, average)
+        else:
+            recorded = {"loss": scores.loss, **scores.measures}
+            found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
+            values = mean_loss(found, scores.samples, population, average)
+        known = ~np.isnan(values)
+        return scores.rounds[known] + 1, values[known]
 
     @property
     def figure(self) -> float:

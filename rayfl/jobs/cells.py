@@ -8,25 +8,26 @@ checkpoint. A running process holds a lock on its log; other commands skip a loc
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rayfl.errors import Conflict, UserError
 from rayfl.federation import federation_of
 from rayfl.record.folder import read_config, read_environment, read_summary
-from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
+from rayfl.record.history import CONFIG, METRICS, engine_lines, read_lines
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.reader import DottedSettings
 from rayfl.settings.yaml_file import yaml_text
-from rayfl.system.files import lock_descriptor, lock_folder, parse_json, read_file, write_file
+from rayfl.system.files import lock_descriptor, lock_folder, write_file
 from rayfl.system.memory import available_memory, count_cpus
 from rayfl.system.own_code import changed_code
 from rayfl.system.signals import handle_signals
@@ -83,17 +84,7 @@ class Job:
 
     def round_seconds(self) -> list[float]:
         """Return the duration of every recorded round."""
-        try:
-            lines = read_file(self.folder / ENGINE).splitlines()
-        except OSError:
-            return []
-        found: dict[int, float] = {}
-        for line in lines:
-            # an incomplete line, or one about something else
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                entry = parse_json(line)
-                found[entry["round"]] = float(entry["seconds"])
-        return list(found.values())
+        return list({line["round"]: float(line["seconds"]) for line in engine_lines(self.folder)}.values())
 
     def prepare_command(self) -> list[str]:
         """Write the settings beside the folder; return the command that runs or resumes the cell."""
@@ -347,27 +338,19 @@ def remaining_seconds(cells: Sequence[Job], jobs: int, left: Collection[Job] | N
         jobs: how many run at once.
         left: running and waiting cells; all by default. Others have failed, or a scheduler has stopped them.
     """
-    spent = {cell: cell.round_seconds() for cell in cells}
-    work = []
-    for cell in cells if left is None else left:
-        rounds = 0 if cell.is_finished else max(0, cell.rounds - len(spent[cell]))
-        if rounds:
-            each = _estimate_round(cell, spent)
-            if each is None:
-                return None
-            work.append(rounds * each)
-    return max([sum(work) / jobs, *work], default=0.0)
+    import pandas as pd  # slow to import, and not needed before a table runs
 
-
-def _estimate_round(cell: Job, spent: Mapping[Job, list[float]]) -> float | None:
-    def mean_seconds(test: Callable[[Job], bool]) -> list[float]:
-        return [sum(s) / len(s) for other, s in spent.items() if s and test(other)]
-
-    tests: list[Callable[[Job], bool]] = [
-        lambda other: other is cell,
-        lambda other: (other.row, other.column) == (cell.row, cell.column),
-        lambda other: other.column == cell.column,
-        lambda other: True,
+    spent = [cell.round_seconds() for cell in cells]
+    means = [sum(seconds) / len(seconds) if seconds else None for seconds in spent]
+    places = {"row": [cell.row for cell in cells], "column": [cell.column for cell in cells]}
+    table = pd.DataFrame({**places, "mean": pd.Series(means, dtype=float)})
+    each = table["mean"]
+    for keys in (["row", "column"], ["column"]):
+        each = each.fillna(table.groupby(keys)["mean"].transform("mean"))
+    known = dict(zip(cells, zip(spent, each.fillna(table["mean"].mean()))))
+    work = [
+        max(0, cell.rounds - len(known[cell][0])) * known[cell][1]
+        for cell in (cells if left is None else left)
+        if not cell.is_finished and cell.rounds > len(known[cell][0])
     ]
-    found: Any = next((means for test in tests if (means := mean_seconds(test))), None)
-    return None if found is None else sum(found) / len(found)
+    return None if any(map(math.isnan, work)) else max([sum(work) / jobs, *work], default=0.0)

@@ -92,6 +92,7 @@ class _Partition(TypedDict):
     sha256: NotRequired[str]
     strata: NotRequired[str]
     task: NotRequired[_Task]
+    trains_on_val: NotRequired[Literal[True]]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):

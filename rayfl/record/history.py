@@ -54,6 +54,7 @@ class Population(DisplayMixin):
         contents: of the data set; None: not recorded.
         division: the digest of its division among the clients; None: not recorded.
         figure: by which models are reported and chosen.
+        trains_on_val: whether the method trains on validation data, too.
     """
 
     samples: Mapping[str, np.ndarray]
@@ -61,6 +62,7 @@ class Population(DisplayMixin):
     contents: Contents | None = None
     division: str | None = None
     figure: Figure = ACCURACY
+    trains_on_val: bool = False
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -77,7 +79,8 @@ class Population(DisplayMixin):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
         figure = Figure(**task["figure"]) if (task := partition.get("task")) else ACCURACY
-        return cls(samples, domains, contents, partition.get("sha256"), figure)
+        trains_on_val = "trains_on_val" in partition
+        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val)
 
     @classmethod
     def without_clients(cls) -> "Population":
@@ -275,6 +278,12 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a JSON-lines file; skip a last line that a crash cut off."""
     for _, line in complete_lines(path):
         yield line
+
+
+def engine_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what the engine has recorded of each round, without lines about processes that died."""
+    path = folder / ENGINE
+    return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
 
 
 def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -2,8 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -11,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.data.dataset import SPLITS
-from rayfl.data.task import figure_titles
+from rayfl.data.task import ACCURACY, Figure, figure_titles
 from rayfl.errors import Unknown
-from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores, curve, mean_loss
+from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
-from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.history import Scores
+from rayfl.evaluation.run_records import Curve, RunRecords, run_folders
 from rayfl.report import significance
 from rayfl.report.formats import MARKS, ranked_cell, warning_signs
 from rayfl.report.summary import other_models
@@ -40,12 +41,6 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
-BY_VALIDATION = {
-    "rayfl.methods.FedDGGA": None,
-    "rayfl.methods.FedFomo": None,
-    "rayfl.methods.PartialFed": "adaptive",
-}
-"""Methods that train on clients' validation data, and the ``mode`` in which they do."""
 
 
 @dataclass
@@ -56,16 +51,30 @@ class RunGroup:
         config: their facts; "various" if they differ.
         runs: all of them.
         complete: whether they have all rounds; incomplete runs are in separate groups.
+        name: in a legend.
     """
 
     config: dict[str, Any]
     runs: list[RunRecords]
     complete: bool
+    name: str = ""
 
     @property
-    def seeds(self) -> int:
-        """Number of different seeds."""
-        return len(by_seed(self.runs))
+    def seeds(self) -> dict[int, list[RunRecords]]:
+        """Seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
+        return group_by(self.runs, lambda run: int(run.config.get("seed", 0)))
+
+    @property
+    def conflict(self) -> str:
+        """Which of its runs are :func:`conflicts_of`."""
+        return conflicts_of(self.runs)
+
+    @property
+    def comparable(self) -> str:
+        """What all groups that may be compared with it share: data, clients, protocol."""
+        data = {key: value for key, value in self.config.items() if _divides(key)}
+        run = self.runs[0]
+        return json.dumps([self.complete, data, data_of(run), str(run.protocol)], sort_keys=True, default=str)
 
 
 # ---- samples: runs that count once
@@ -77,11 +86,6 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-def by_seed(runs: Iterable[RunRecords]) -> dict[int, list[RunRecords]]:
-    """Return seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
-    return group_by(runs, lambda run: int(run.config.get("seed", 0)))
 
 
 def facts(run: RunRecords) -> dict[str, Any]:
@@ -105,6 +109,22 @@ def experiment_key(run: RunRecords, *seeds: str) -> str:
 def sample_key(run: RunRecords) -> Hashable:
     """Return what is equal for runs that should have the same scores."""
     return experiment_key(run, "seed", "data.seed")
+
+
+def read_runs(
+    runs: Iterable[RunRecords | str | Path], **headline: str | None
+) -> tuple[list[RunRecords], list[str]]:
+    """Return the :func:`samples` of results and of the runs in folders.
+
+    Args:
+        runs: results, run folders, or folders that hold some.
+        headline: see :meth:`RunRecords.scored`.
+    """
+    found: list[RunRecords] = []
+    for run in runs:
+        found += [run] if isinstance(run, RunRecords) else map(RunRecords.load, run_folders([Path(run)]))
+    check_recorded(found, **{name: headline.get(name) for name in ("point", "view")})
+    return samples(run.scored(**headline) for run in found)
 
 
 def samples(
@@ -195,10 +215,9 @@ def data_warnings(run: RunRecords) -> list[str]:
             warnings.append(f"without the domains {', '.join(missing)}")
     if (published or not contents) and flatten_config(run.config, shown=True).get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
-    config = flatten_config(run.config)
-    modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
-    if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
+    if run.history.population.trains_on_val:
         warnings.append("‡ trained on validation data, too")
+    config = flatten_config(run.config)
     if (source := config.get("data.test_from", "published")) != "published":
         warnings.append(f"test samples are a part of each client's own (data.test_from={source})")
     if run.protocol.choose == "best_test":
@@ -264,17 +283,11 @@ def varying_keys(groups: Sequence[RunGroup]) -> list[str]:
     A key of a component counts only if two groups with the same component differ in it: ``mu`` does not
     distinguish FedProx from FedAvg, which has none.
     """
-    keys = dict.fromkeys(key for group in groups for key in group.config)
     varying = []
-    for key in keys:
-        if not changes_experiment(key):
-            continue
-        owner = key.rpartition(".")[0]
-        values: dict[str, set[str]] = {}
-        for group in groups:
-            if key in group.config:
-                values.setdefault(str(group.config.get(owner)), set()).add(str(group.config[key]))
-        if any(len(found) > 1 for found in values.values()):
+    for key in filter(changes_experiment, dict.fromkeys(key for group in groups for key in group.config)):
+        owner, known = key.rpartition(".")[0], [group.config for group in groups if key in group.config]
+        pairs = {(str(config.get(owner)), str(config[key])) for config in known}
+        if len(pairs) > len({component for component, _ in pairs}):
             varying.append(key)
     return varying
 
@@ -294,18 +307,14 @@ def labels(
     apart = [key for key in varying_keys(groups) if not by or key.startswith(told) or _divides(key)]
     keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
-    headings = ["method", "data", "partition", *others]
-    cells = [
-        [*(_component(g, name, keys) for name in COMPONENTS), *(str(g.config.get(k, "")) for k in others)]
-        for g in groups
-    ]
-    headings, cells = [one_line(h) for h in headings], [[one_line(cell) for cell in row] for row in cells]
-    if not contents:
-        return headings, cells
-    held = [_contents(group, cells, groups) for group in groups]
-    return headings, [
-        [row[0], f"{row[1]} [{what}]" if what else row[1], *row[2:]] for row, what in zip(cells, held)
-    ]
+    headings, cells = list(map(one_line, ["method", "data", "partition", *others])), []
+    for group in groups:
+        parts = [_component(group, name, keys) for name in COMPONENTS]
+        cells.append([one_line(text) for text in [*parts, *(str(group.config.get(k, "")) for k in others)]])
+    held = [_contents(group, cells, groups) if contents else "" for group in groups]
+    for row, what in zip(cells, held):
+        row[1] += f" [{what}]" * bool(what)
+    return headings, cells
 
 
 def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[RunGroup]) -> str:
@@ -316,15 +325,11 @@ def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[
     recorded = {run.history.population.contents and data_of(run) for run in alike}
     if len(recorded) == 1 and len({data_of(run) for run in twins}) == 1:
         return ""
-    return ", ".join(dict.fromkeys(_content_name(run) for run in group.runs))
-
-
-def _content_name(run: RunRecords) -> str:
-    """Return the number of samples of a run's data set and the start of its digest."""
-    contents = run.history.population.contents
-    if contents is None:
-        return data_of(run)
-    return f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}"
+    held = {data_of(run): run.history.population.contents for run in group.runs}
+    return ", ".join(
+        f"{sum(each.images.values()):,} samples, {each.sha256[:6]}" if each else data
+        for data, each in held.items()
+    )
 
 
 def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:
@@ -365,43 +370,9 @@ def check_recorded(runs: Sequence[RunRecords], **asked: str | None) -> None:
             raise Unknown(option, f"{value}: no run has recorded it{near} There are {there}")
 
 
-def view_summary(run: RunRecords, view: str | None = None) -> dict[str, Any] | None:
-    """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
-    entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
-    name = view or run.protocol.headline_view(entries)
-    return None if name is None else entries.get(name)
-
-
-def counted_view(run: RunRecords) -> Scores | None:
-    """Return the test scores that count for the headline's view."""
-    entry = view_summary(run)
-    if entry is None:
-        return None
-    return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
-
-
-def values_over_rounds(
-    run: RunRecords, scores: Scores, quantity: str = "figure", split: str = "test"
-) -> np.ndarray:
-    """Return what test scores are on average over clients, as the protocol averages: float64 [evaluations].
-
-    Args:
-        run: whose scores they are.
-        scores: those of a view.
-        quantity: ``figure``, as it is printed, ``loss``, or a metric; NaN where it is not recorded.
-        split: on which they were scored.
-    """
-    population, how = run.history.population, run.protocol.average
-    if quantity == "figure":
-        return population.figure.scale * curve(scores, population, split, how)
-    recorded = {"loss": scores.loss, **scores.measures}
-    found = recorded.get(quantity, np.full_like(scores.loss, np.nan))
-    return mean_loss(found, scores.samples, population, how)
-
-
 def missing_scores(run: RunRecords) -> str:
     """Say what a run has not recorded of what its headline is made of; empty where nothing is missing."""
-    protocol, entry, end = run.protocol, view_summary(run), run.summary["rounds"]
+    protocol, entry, end = run.protocol, run.view, run.summary["rounds"]
     if entry is None or not entry["evaluations"]:
         return f"not recorded: {protocol.view}, {as_text(protocol.point)}"
     if entry[protocol.choose] is None:
@@ -421,50 +392,48 @@ FURTHER = {"common": "common\ntest (G)", "worst_decile": "worst\ndecile", "clien
 
 
 def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
-    """Return the figures of each seed of a group, by column, as printed, or a further metric.
-
-    Without a ``measure`` there are those of :func:`further_figures`, too. Those of a seed are means over its
-    runs. All are None in a group with runs that are :func:`conflicts_of`.
-    """
-    apart = bool(conflicts_of(group.runs))
-    seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
+    """Return :func:`run_figures` of each seed of a group, means over its runs; None where runs conflict."""
+    apart = bool(group.conflict)
+    seeds = [[run_figures(run, measure) for run in own] for own in group.seeds.values()]
     return {
         column: [None if apart else mean_and_std([each.get(column) for each in own])[0] for own in seeds]
         for column in dict.fromkeys(column for own in seeds for each in own for column in each)
     }
 
 
-def _figures_of(run: RunRecords, measure: str | None) -> dict[str, float | None]:
-    """Return the figures of a run; clients and evaluations without the metric do not count."""
-    entry, found = view_summary(run) or {}, dict[str, float | None]()
-    for column in COLUMNS:
-        chosen = entry.get(column if column in CHOICES else run.protocol.choose) or {}
-        if column == "common":
-            if "common" not in chosen:
-                continue
-            chosen = chosen["common"]
-        averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
-        value = averages.get(AVERAGES[run.protocol.average])
-        found[column] = run.figure_kind.scale * value if measure is None and value is not None else value
-    return found | (further_figures(run) if measure is None else {})
+def run_figures(run: RunRecords, measure: str | None = None) -> dict[str, float | None]:
+    """Return the figures of a run as printed: ``COLUMNS``, ``FURTHER``, and its further metrics.
+
+    With a ``measure`` there is this metric in ``COLUMNS``. Clients and evaluations without it do not count.
+    """
+    how, chosen, scale = AVERAGES[run.protocol.average], run.chosen, run.figure_kind.scale
+    common = {"common": chosen["common"]} if "common" in chosen else {}
+    choices = {name: (run.view or {}).get(name) or {} for name in CHOICES}
+    places = {"headline": chosen, **common, **choices}
+    if measure is not None:
+        return {name: each.get("measures", {}).get(measure, {}).get(how) for name, each in places.items()}
+    found = {name: each.get(how) for name, each in places.items()}
+    found |= {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
+    shown = {name: None if value is None else scale * value for name, value in found.items()}
+    return shown | {name: values[how] for name, values in chosen.get("measures", {}).items()}
 
 
-def further_figures(run: RunRecords) -> dict[str, float | None]:
-    """Return what stands beside the headline of a run, of its rounds: ``FURTHER``, and further metrics."""
-    chosen = (view_summary(run) or {}).get(run.protocol.choose) or {}
-    average, metrics = AVERAGES[run.protocol.average], chosen.get("measures", {}).items()
-    shares = {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
-    if common := chosen.get("common"):
-        shares = {"common": common[average], **shares}
-    scale = run.figure_kind.scale
-    found = {name: None if value is None else scale * value for name, value in shares.items()}
-    return found | {name: values[average] for name, values in metrics}
-
-
-def rounds_to(rounds: np.ndarray, figures: np.ndarray, target: float, sign: int = 1) -> int | None:
+def rounds_to(curve: Curve, target: float, sign: int = 1) -> int | None:
     """Return the completed rounds when a curve first reaches a target; None: never."""
+    rounds, figures = curve
     reached = rounds[sign * (figures - target) >= -1e-9]  # 57 % of 100 samples is 56.99999999999999
     return int(reached[0]) if len(reached) else None
+
+
+def over_seeds(repeats: Iterable[Sequence[Curve]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounds that all curves have, and the values of each seed there: [seeds, rounds].
+
+    Args:
+        repeats: for each seed the curves of its runs; there is one.
+    """
+    every = list(repeats)
+    rounds = reduce(np.intersect1d, [x for curves in every for x, _ in curves])
+    return rounds, np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in every])
 
 
 def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[int | None]]:
@@ -476,123 +445,80 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
     """
     costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
     for run in runs:
-        scores = counted_view(run)
-        sign, done = run.figure_kind.sign, None
-        if scores:
-            done = rounds_to(scores.rounds + 1, values_over_rounds(run, scores), target, sign)
+        done = rounds_to(run.curve(), target, run.figure_kind.sign)
         spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
         costs["rounds"].append(done)
         costs["bytes"].append(None if done is None else sum(spent))
     return costs
 
 
-def _comparable_keys(groups: Sequence[RunGroup]) -> list[str]:
-    """Return for each group what all groups that may be compared with it share: data, clients, protocol."""
-    found = []
-    for group in groups:
-        data = {k: v for k, v in group.config.items() if _divides(k)}
-        run = group.runs[0]
-        shared = [group.complete, data, data_of(run), str(run.protocol)]
-        found.append(json.dumps(shared, sort_keys=True, default=str))
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a table: our figure and, where there is one, the printed one; shares in per cent.
+
+    Attributes:
+        row: name of the row.
+        column: name of the column, as printed.
+        mean: our mean over runs.
+        std: our deviation; None: a single figure.
+        spread: what the deviation is over: a key of ``SPREADS``, or empty.
+        seeds: seeds of our runs.
+        printed_mean: the paper's figure.
+        printed_std: its deviation.
+        warnings: about this cell.
+        values: our figure for each seed; empty while runs are incomplete.
+        data: identifies the data of our runs.
+        further: of a cell that is one headline, means over seeds of ``FURTHER`` and further metrics.
+        kind: of figure.
+    """
+
+    row: str
+    column: str
+    mean: float | None
+    std: float | None
+    spread: str
+    seeds: list[int]
+    printed_mean: float | None = None
+    printed_std: float | None = None
+    warnings: list[str] = field(default_factory=list)
+    values: dict[int, float] = field(default_factory=dict)
+    data: str = ""
+    further: dict[str, float | None] = field(default_factory=dict)
+    kind: Figure = ACCURACY
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        if self.mean is None or self.printed_mean is None:
+            return None
+        return self.mean - self.printed_mean
+
+    @property
+    def difference_text(self) -> str:
+        """The difference with its sign; empty where there is none."""
+        if self.difference is None:
+            return ""
+        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the 95 % interval of our mean over seeds."""
+        return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
+
+
+def ranks_of(entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
+    """Return by row and column which figure is the best of its column on the same data, and the second."""
+    found: dict[tuple[str, str], str] = {}
+    for (column, _), cells in group_by(entries, lambda entry: (entry.column, entry.data)).items():
+        ranks = significance.ranks({entry.row: entry.mean for entry in cells}, cells[0].kind)
+        found |= {(row, column): rank for row, rank in ranks.items()}
     return found
 
 
-def _headlines(groups: Sequence[RunGroup]) -> Mapping[str, significance.RowScores]:
-    """Return the headlines of complete groups by block, row and seed."""
-    blocks: dict[str, dict[str, significance.BySeed]] = {}
-    for row, (block, group) in enumerate(zip(_comparable_keys(groups), groups)):
-        values = zip(by_seed(group.runs), figures(group)["headline"])
-        known = {seed: value for seed, value in values if value is not None and group.complete}
-        blocks.setdefault(block, {})[str(row)] = known
-    return blocks
-
-
-def headline_tests(groups: Sequence[RunGroup], by: Sequence[str] = ()) -> list[significance.Difference]:
-    """Test the headlines of groups against FedAvg's on the same data; rows have their short labels."""
-    names = short_labels(groups, by)
-    return [
-        replace(found, place="headline", reference=names[int(found.reference)], row=names[int(found.row)])
-        for found in _block_tests(groups)
-    ]
-
-
-def _block_tests(groups: Sequence[RunGroup]) -> list[significance.Difference]:
-    """Test rows, by their places, against the one of FedAvg in their block, where there is one."""
-    scores = _headlines(groups)
-    known = [group.config.get("method") == significance.REFERENCE for group in groups]
-    mine = {block: [row for row in rows if known[int(row)]] for block, rows in scores.items()}
-    return significance.differences(scores, {b: rows[0] for b, rows in mine.items() if len(rows) == 1})
-
-
-def _figure_ranks(groups: Sequence[RunGroup]) -> dict[tuple[int, str], str]:
-    """Return by row and column which figure is the best of those on the same data, and which the second.
-
-    Incomplete runs have no rank: the best of them would look like the best of all.
-    """
-    blocks, ranked = _comparable_keys(groups), dict[tuple[int, str], str]()
-    shown = [figures(group) for group in groups]
-    complete = [row for row, group in enumerate(groups) if group.complete]
-    for rows in group_by(complete, blocks.__getitem__).values():
-        for column in COLUMNS:
-            means = {str(row): mean_and_std(shown[row].get(column, []))[0] for row in rows}
-            ranks = significance.ranks(means, groups[rows[0]].runs[0].figure_kind)
-            ranked |= {(int(row), column): rank for row, rank in ranks.items()}
-    return ranked
-
-
-def comparison(
-    groups: Sequence[RunGroup],
-    by: Sequence[str] = (),
-    measure: str | None = None,
-    columns: Sequence[str] = (),
-    target: float | None = None,
-) -> Table:
-    """Return the table that compares groups of runs: figures and bytes per round.
-
-    Args:
-        groups: one row each.
-        by: the keys by which runs were grouped; empty: all keys.
-        measure: a further metric that replaces the figure.
-        columns: headings of the columns to show, by default all.
-        target: a test figure as it is printed; columns say after how many rounds and bytes it is reached.
-    """
-    headings, cells = labels(groups, by)
-    # data and partition, where they are the same in all groups
-    constant = [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
-    sizes = [sizes_of(group.runs) for group in groups]
-    same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
-    what = ", ".join([*(cells[0][i] for i in constant), *same])
-    title = one_line(f"Test {measure or figure_titles(group.runs[0].figure_kind for group in groups)}")
-    table = plain_table(title + (f": {what}" if what else ""))
-    table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
-    settings = [
-        _Column(name, [row[i] for row in cells], words=True)
-        for i, name in enumerate(headings)
-        if i not in constant and name != "rounds"
-    ]
-    held = [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
-    counts = [_Column("seeds", [_seeds_text(group) for group in groups])]
-    counts.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
-    headline, *others = _figure_columns(groups, measure)
-    costs = [] if target is None else _cost_columns(groups, target)
-    tests = [] if measure else _block_tests(groups)
-    paired = {int(each.row): f"{each.difference:+.2f} ± {each.interval:.2f}" for each in tests}
-    against = [paired.get(row, "") for row in range(len(groups))]
-    beside = [_Column(f"minus\n{significance.REFERENCE}", against)] if tests else []
-    traffic = [
-        _Column(f"{way} per\nround", [size(_bytes_per_round(group.runs, way)) for group in groups])
-        for way in ("up", "down")
-    ]
-    known = [*settings, *held, *counts, headline, *beside, *costs, *others, *traffic]
-    chosen = _chosen_columns(known, columns)
-    for column in chosen:
-        if column.words:
-            table.add_column(column.heading, vertical="bottom", overflow="fold")
-        else:
-            table.add_column(column.heading, justify="right", no_wrap=True)
-    for group, *line in zip(groups, *(column.cells for column in chosen)):
-        table.add_row(*line, style=None if group.complete else "yellow")
-    return table
+def scores_of(entries: Iterable[Entry]) -> dict[str, significance.RowScores]:
+    """Return column -> row -> the figure of each seed."""
+    columns = group_by(entries, lambda entry: entry.column)
+    return {column: {entry.row: entry.values for entry in cells} for column, cells in columns.items()}
 
 
 class _Column(NamedTuple):
@@ -601,6 +527,218 @@ class _Column(NamedTuple):
     heading: str
     cells: Sequence[str | Text]
     words: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of groups of runs: figures and bytes per round.
+
+    Attributes:
+        groups: one row each.
+        by: the keys by which runs were grouped; empty: all keys.
+        measure: a further metric that replaces the figure.
+        target: a test figure as it is printed; columns say after how many rounds and bytes it is reached.
+    """
+
+    groups: Sequence[RunGroup]
+    by: Sequence[str] = ()
+    measure: str | None = None
+    target: float | None = None
+
+    @cached_property
+    def entries(self) -> dict[str, list[Entry | None]]:
+        """The figures: column -> the cell of each group, whose row is the group's place."""
+        shown = [figures(group, self.measure) for group in self.groups]
+        columns = dict.fromkeys(column for each in shown for column in each)
+        return {
+            column: [self._entry(place, column, each.get(column)) for place, each in enumerate(shown)]
+            for column in columns
+        }
+
+    def _entry(self, place: int, column: str, values: Sequence[float | None] | None) -> Entry | None:
+        if values is None:
+            return None
+        group = self.groups[place]
+        mean, std = mean_and_std(values)
+        known = {seed: v for seed, v in zip(group.seeds, values) if v is not None and group.complete}
+        kind, seeds = group.runs[0].figure_kind, list(group.seeds)
+        entry = Entry(str(place), column, mean, std, "seeds", seeds, None, None, self.warnings(group))
+        return replace(entry, values=known, data=group.comparable, kind=kind)
+
+    def warnings(self, group: RunGroup) -> list[str]:
+        """Return the warnings about the data and the machines of a group."""
+        found = dict.fromkeys(text for run in group.runs for text in data_warnings(run))
+        return [*found, *machine_warnings(group.runs, [run for each in self.groups for run in each.runs])]
+
+    @cached_property
+    def ranks(self) -> dict[tuple[str, str], str]:
+        """Row and column -> which figure is the best of those on the same data, and which the second.
+
+        Incomplete runs have no rank: the best of them would look like the best of all. Of a metric nobody
+        says whether more is better.
+        """
+        shown = [each for name in COLUMNS for each in self.entries.get(name, ()) if each]
+        complete = [entry for entry in shown if self.groups[int(entry.row)].complete]
+        return {} if self.measure else ranks_of(complete)
+
+    @cached_property
+    def headlines(self) -> dict[str, significance.RowScores]:
+        """The headlines of complete groups by block, row and seed."""
+        entries = [] if self.measure else self.entries["headline"]
+        return scores_of(replace(entry, column=entry.data) for entry in entries if entry)
+
+    @cached_property
+    def tests(self) -> list[significance.Difference]:
+        """Tests of rows, by their places, against the one of FedAvg in their block, where there is one."""
+        known = [group.config.get("method") == significance.REFERENCE for group in self.groups]
+        mine = {block: [row for row in rows if known[int(row)]] for block, rows in self.headlines.items()}
+        references = {block: rows[0] for block, rows in mine.items() if len(rows) == 1}
+        return significance.differences(self.headlines, references)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The short labels of the groups."""
+        return short_labels(self.groups, self.by)
+
+    def named_tests(self) -> list[significance.Difference]:
+        """Return the tests of the headlines with the names of the rows."""
+        names = {str(place): name for place, name in enumerate(self.names)}
+        return [
+            replace(each, place="headline", reference=names[each.reference], row=names[each.row])
+            for each in self.tests
+        ]
+
+    def table(self, columns: Sequence[str] = ()) -> Table:
+        """Return the comparison as a table; ``columns`` are the headings to show, by default all."""
+        groups, (headings, cells) = self.groups, labels(self.groups, self.by)
+        # data and partition, where they are the same in all groups
+        constant = [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
+        sizes = [sizes_of(group.runs) for group in groups]
+        same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
+        what = ", ".join([*(cells[0][i] for i in constant), *same])
+        title = one_line(
+            f"Test {self.measure or figure_titles(group.runs[0].figure_kind for group in groups)}"
+        )
+        table = plain_table(title + (f": {what}" if what else ""))
+        table.caption, table.caption_justify = "\n".join(self.caption()), "left"
+        known = [
+            _Column(name, [row[i] for row in cells], words=True)
+            for i, name in enumerate(headings)
+            if i not in constant and name != "rounds"
+        ]
+        known += [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
+        known.append(_Column("seeds", [_seeds_text(group) for group in groups]))
+        known.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
+        headline, *others = self._figure_columns()
+        known.append(headline)
+        if self.tests:
+            paired = {each.row: f"{each.difference:+.2f} ± {each.interval:.2f}" for each in self.tests}
+            against = [paired.get(str(row), "") for row in range(len(groups))]
+            known.append(_Column(f"minus\n{significance.REFERENCE}", against))
+        known += [] if self.target is None else _cost_columns(groups, self.target)
+        known += others
+        for way in ("up", "down"):
+            sent = [size(_bytes_per_round(group.runs, way)) for group in groups]
+            known.append(_Column(f"{way} per\nround", sent))
+        chosen = _chosen_columns(known, columns)
+        for column in chosen:
+            if column.words:
+                table.add_column(column.heading, vertical="bottom", overflow="fold")
+            else:
+                table.add_column(column.heading, justify="right", no_wrap=True)
+        for group, *line in zip(groups, *(column.cells for column in chosen)):
+            table.add_row(*line, style=None if group.complete else "yellow")
+        return table
+
+    def _figure_columns(self) -> list[_Column]:
+        """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
+        k = evaluations_text(run.view for group in self.groups for run in group.runs if run.view)
+        titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
+        return [
+            _Column((titles | FURTHER).get(name, one_line(name)), list(map(self._cell, entries)))
+            for name, entries in self.entries.items()
+        ]
+
+    def _cell(self, entry: Entry | None) -> Text:
+        if entry is None:
+            return Text("n/a")
+        is_figure = not self.measure and entry.column in (*COLUMNS, *FURTHER)
+        mean, std = entry.mean, entry.std
+        text = entry.kind.text(mean, std) if is_figure else number(mean, std, decimals=4)
+        if entry.column == "headline":
+            text += "*" * any(each.row == entry.row and each.significant for each in self.tests)
+            text += warning_signs(entry.warnings)
+        elif mean is not None and entry.column not in CHOICES and self._by_test(entry):
+            text += "¶"  # it is of the round that was chosen so
+        return ranked_cell(text, self.ranks.get((entry.row, entry.column), ""))
+
+    def _by_test(self, entry: Entry) -> bool:
+        return self.groups[int(entry.row)].runs[0].protocol.choose == "best_test"
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the figures of the table, a record per group, for CSV and JSON.
+
+        Shares are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
+        and ``down`` are bytes per round. With a ``target``, there are also ``rounds_to_target`` and
+        ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
+        """
+        headings, cells = labels(self.groups, self.by)
+        found = []
+        for place, (group, row) in enumerate(zip(self.groups, cells)):
+            record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
+            record |= {"seeds": list(group.seeds), "runs": len(group.runs)}
+            completed = min(run.summary["completed"] for run in group.runs)
+            record |= {"completed": completed, "rounds": group.config["rounds"]}
+            values = figures(group, self.measure)
+            for entry in filter(None, (entries[place] for entries in self.entries.values())):
+                column = entry.column
+                if column not in CHOICES and self._by_test(entry):
+                    column = f"{column} ({CHOSEN_ON_TEST})"
+                record |= {column: entry.mean, f"{column}_std": entry.std}
+                record |= {f"{column}_values": values[entry.column], f"{column}_interval": entry.interval}
+            for name, costs in target_costs(group.runs, self.target).items() if self.target else ():
+                record |= {"target": self.target, f"{name}_to_target": range_text(costs, str)}
+                record[f"{name}_to_target_values"] = costs
+            record["warnings"] = self.warnings(group)
+            record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
+            found.append(record)
+        return found
+
+    def caption(self) -> list[str]:
+        """Say what the numbers of the table are, and what should be known of their data: sentences."""
+        runs, text = [run for group in self.groups for run in group.runs], []
+        for protocol in dict.fromkeys(run.protocol for run in runs):
+            headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
+            views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
+            scored = f"{views}, {as_text(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
+            text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
+        if any(len(group.runs) > 1 for group in self.groups):
+            text.append("± is the sample standard deviation over seeds.")
+        text += significance.describe_intervals(len(group.seeds) for group in self.groups)
+        complete = all(group.complete for group in self.groups)
+        if not complete:
+            text.append(
+                "Incomplete runs are scored on the rounds they have, and not mixed with complete ones."
+            )
+        where = "rows on the same data" if complete else "complete rows on the same data"
+        text += [MARKS.format(where=where)] if self.ranks else []
+        text += significance.describe_tests(self.headlines, self.tests, significance.REFERENCE)
+        return text + self._told_warnings()
+
+    def _told_warnings(self) -> list[str]:
+        """Return the warnings about runs, each with the groups that it is true of."""
+        found: dict[str, list[str]] = {}
+        for name, group in zip(self.names, self.groups):
+            warnings = [*self.warnings(group), *filter(None, map(missing_scores, group.runs))]
+            warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
+            if group.conflict:
+                warnings.append(f"no mean, because {group.conflict} ({CONFLICT})")
+            for text in dict.fromkeys(warnings):
+                found.setdefault(text, []).append(name)
+        return [
+            f"{'All rows' if len(names) == len(self.groups) else '; '.join(names)}: {text}."
+            for text, names in found.items()
+        ]
 
 
 def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Column]:
@@ -613,34 +751,6 @@ def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Col
     return [found[name] for name in names] or list(known)
 
 
-def _figure_columns(groups: Sequence[RunGroup], measure: str | None) -> list[_Column]:
-    """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
-    views = [view_summary(run) for group in groups for run in group.runs]
-    k = evaluations_text(entry for entry in views if entry)
-    titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
-    titles |= FURTHER
-    ranks = {} if measure else _figure_ranks(groups)  # of a metric nobody says whether more is better
-    starred = set() if measure else {int(each.row) for each in _block_tests(groups) if each.significant}
-    shown = () if measure else (*COLUMNS, *FURTHER)
-    found, everyone = [figures(group, measure) for group in groups], [r for g in groups for r in g.runs]
-    columns = []
-    for name in dict.fromkeys(name for each in found for name in each):
-        cells = []
-        for place, group in enumerate(groups):
-            mean, std = mean_and_std(found[place].get(name, []))
-            kind = group.runs[0].figure_kind
-            text = kind.text(mean, std) if name in shown else number(mean, std, decimals=4)
-            if name == "headline":
-                text += "*" if place in starred else ""
-                warnings = [warning for run in group.runs for warning in data_warnings(run)]
-                text += warning_signs([*warnings, *machine_warnings(group.runs, everyone)])
-            elif mean is not None and name not in CHOICES and group.runs[0].protocol.choose == "best_test":
-                text += "¶"  # it is of the round that was chosen so
-            cells.append(ranked_cell(text, ranks.get((place, name), "")))
-        columns.append(_Column(titles.get(name, one_line(name)), cells))
-    return columns
-
-
 def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
     """Return after how many rounds and bytes groups reach a test figure."""
     costs, unit = [target_costs(group.runs, target) for group in groups], groups[0].runs[0].figure_kind.unit
@@ -651,7 +761,8 @@ def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
 
 
 def _seeds_text(group: RunGroup) -> str:
-    return f"{group.seeds}" + f" ({len(group.runs)} runs)" * (group.seeds != len(group.runs))
+    seeds = len(group.seeds)
+    return f"{seeds}" + f" ({len(group.runs)} runs)" * (seeds != len(group.runs))
 
 
 def _completed_of_planned(group: RunGroup) -> str:
@@ -665,82 +776,7 @@ def _completed_text(group: RunGroup) -> str:
     return range_text(run.summary["completed"] for run in group.runs)
 
 
-def group_records(
-    groups: Sequence[RunGroup],
-    by: Sequence[str] = (),
-    measure: str | None = None,
-    target: float | None = None,
-) -> list[dict[str, Any]]:
-    """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
-
-    Shares are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
-    and ``down`` are bytes per round. With a ``target``, as printed, there are also ``rounds_to_target`` and
-    ``bytes_to_target``: least and largest as text, and those of each run, null where it is not reached.
-    """
-    headings, cells = labels(groups, by)
-    found = []
-    for group, row in zip(groups, cells):
-        record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
-        record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
-        completed = min(run.summary["completed"] for run in group.runs)
-        record |= {"completed": completed, "rounds": group.config["rounds"]}
-        for column, values in figures(group, measure).items():
-            if column not in CHOICES and group.runs[0].protocol.choose == "best_test":
-                column = f"{column} ({CHOSEN_ON_TEST})"
-            mean, std = mean_and_std(values)
-            record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
-            record[f"{column}_interval"] = significance.interval(std, len(values))
-        for name, costs in target_costs(group.runs, target).items() if target else ():
-            record |= {"target": target, f"{name}_to_target": range_text(costs, str)}
-            record[f"{name}_to_target_values"] = costs
-        record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
-        record["warnings"] += machine_warnings(group.runs, [run for each in groups for run in each.runs])
-        record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
-        found.append(record)
-    return found
-
-
 def _bytes_per_round(runs: Sequence[RunRecords], direction: str) -> float | None:
     """Return the mean bytes of a round in one direction, over all its clients."""
     rounds = sum(run.summary["completed"] for run in runs)
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
-
-
-def caption(groups: Sequence[RunGroup], by: Sequence[str] = (), measure: str | None = None) -> list[str]:
-    """Say what the numbers of the table are, and what should be known of their data: sentences."""
-    runs = [run for group in groups for run in group.runs]
-    text = []
-    for protocol in dict.fromkeys(run.protocol for run in runs):
-        headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
-        views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
-        scored = f"{views}, {as_text(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
-        text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
-    if any(len(group.runs) > 1 for group in groups):
-        text.append("± is the sample standard deviation over seeds.")
-    text += significance.describe_intervals(group.seeds for group in groups)
-    if not all(group.complete for group in groups):
-        text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
-    if measure is None:
-        complete = "" if all(group.complete for group in groups) else "complete "
-        where = f"{complete}rows on the same data"
-        text += [MARKS.format(where=where)] if _figure_ranks(groups) else []
-        text += significance.describe_tests(_headlines(groups), _block_tests(groups), significance.REFERENCE)
-    return text + _warnings_of(groups, by)
-
-
-def _warnings_of(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
-    """Return the warnings on the data of some groups, each with the groups that it is true of."""
-    found: dict[str, list[str]] = {}
-    everyone = [run for group in groups for run in group.runs]
-    for name, group in zip(short_labels(groups, by), groups):
-        warnings = [text for run in group.runs for text in [*data_warnings(run), missing_scores(run)] if text]
-        warnings += machine_warnings(group.runs, everyone)
-        warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-        if why := conflicts_of(group.runs):
-            warnings.append(f"no mean, because {why} ({CONFLICT})")
-        for text in dict.fromkeys(warnings):
-            found.setdefault(text, []).append(name)
-    return [
-        f"{'All rows' if len(names) == len(groups) else '; '.join(names)}: {text}."
-        for text, names in found.items()
-    ]

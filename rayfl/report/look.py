@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -138,9 +137,13 @@ class Look:
         otherwise = self.names.get(class_name(text), text if otherwise is None else otherwise)
         return drawn(self.names.get(text, otherwise))
 
-    def font_size(self) -> AbstractContextManager[None]:
-        """Make letters as large as the size wants them, in the body of a ``with``."""
-        return matplotlib.rc_context({} if self.size is None else {"font.size": _POINTS})
+    @classmethod
+    @contextmanager
+    def of(cls, **options: Any) -> Iterator[Look]:
+        """Return a look for the body of a ``with``, in which letters are as large as the size wants them."""
+        look = cls(**options)
+        with matplotlib.rc_context({} if look.size is None else {"font.size": _POINTS}):
+            yield look
 
     def columns_that_fit(self, panels: int) -> int:
         """Return how many of some panels with labels of their own stand beside each other."""
@@ -289,23 +292,18 @@ def scale_axis(ax: Axes, values: Sequence[float]) -> None:
         ax.minorticks_off()
 
 
-Curve = tuple[np.ndarray, np.ndarray]
-"""Rounds, ascending, and a value at each."""
-
-
-def draw_band(ax: Axes, repeats: Sequence[Sequence[Curve]], label: str, place: int) -> None:
-    """Draw the mean over seeds at the rounds that all curves have; bands are one deviation over seeds.
+def draw_band(ax: Axes, rounds: np.ndarray, values: np.ndarray, label: str, place: int) -> None:
+    """Draw the mean over seeds, and a band of one deviation.
 
     Args:
         ax: where.
-        repeats: for each seed the curves of its runs; there is one.
+        rounds: [evaluations]; nothing is drawn if there are none.
+        values: of each seed, [seeds, evaluations].
         label: for the legend.
         place: in the legend; it gives colour, dashes and marker.
     """
-    rounds = reduce(np.intersect1d, [x for curves in repeats for x, _ in curves])
     if not len(rounds):
         return
-    values = np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in repeats])
     mean = values.mean(axis=0)
     step = max(1, round(len(rounds) / _MARKS))
     ax.plot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -75,6 +75,13 @@ class Sheet:
     heads: Sequence[str]
     rows: Sequence[Row]
     search: bool = False
+
+    @classmethod
+    def of_columns(
+        cls, caption: str, columns: Mapping[str, Iterable[str | SheetCell]], search: bool = False
+    ) -> Sheet:
+        """Return the table with these columns: heading -> cells."""
+        return cls(caption, list(columns), list(map(list, zip(*columns.values()))), search)
 
     def body(self) -> Markup:
         """Return the lines as HTML: a macro of Jinja's, called for each cell, takes far longer."""

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from rayfl.data.task import ACCURACY, Figure, figure_titles
+from rayfl.data.task import figure_titles
 from rayfl.errors import Missing
-from rayfl.evaluation.metrics import client_metrics, none_if_nan
+from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_config
 from rayfl.report import significance
 from rayfl.report.compare import (
     CONFLICT,
+    FURTHER,
+    Entry,
     conflicts_of,
     data_of,
     data_warnings,
     facts,
-    further_figures,
     group_by,
     machine_warnings,
+    ranks_of,
+    run_figures,
     samples,
-    view_summary,
+    scores_of,
 )
 from rayfl.report.formats import MARKS, SIGNS, SUFFIXES, ranked_cell, signed_texts, warning_signs, write_table
+from rayfl.report.page import SheetCell, number_cell
 from rayfl.report.printed import HEADLINE, CellFigure, Column, Printed, printed_table
 from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
@@ -43,60 +47,6 @@ SPREADS = {
 }
 """Meanings of ± in our figures."""
 OTHER_DATA = "§ on other data than most of its column"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A cell of a table: our figure and, where there is one, the printed one; shares in per cent.
-
-    Attributes:
-        row: name of the row.
-        column: name of the column, as printed.
-        mean: our mean over runs.
-        std: our deviation; None: a single figure.
-        spread: what the deviation is over: a key of ``SPREADS``, or empty.
-        seeds: seeds of our runs.
-        printed_mean: the paper's figure.
-        printed_std: its deviation.
-        warnings: about this cell.
-        values: our figure for each seed; empty while runs are incomplete.
-        data: identifies the data of our runs.
-        further: of a cell that is one headline, means over seeds of what ``further_figures`` has.
-        kind: of figure.
-    """
-
-    row: str
-    column: str
-    mean: float | None
-    std: float | None
-    spread: str
-    seeds: list[int]
-    printed_mean: float | None = None
-    printed_std: float | None = None
-    warnings: list[str] = field(default_factory=list)
-    values: dict[int, float] = field(default_factory=dict)
-    data: str = ""
-    further: dict[str, float | None] = field(default_factory=dict)
-    kind: Figure = ACCURACY
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        if self.mean is None or self.printed_mean is None:
-            return None
-        return self.mean - self.printed_mean
-
-    @property
-    def difference_text(self) -> str:
-        """The difference with its sign; empty where there is none."""
-        if self.difference is None:
-            return ""
-        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
-
-    @property
-    def interval(self) -> float | None:
-        """Half the width of the 95 % interval of our mean over seeds."""
-        return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
 
 
 Runs = dict[tuple[str, str], list[RunRecords]]
@@ -194,18 +144,18 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
         return empty
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    shown = [[kind.scale * value for value, _ in each if value is not None] for each in found]
+    shown = [[value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in shown):
         return empty
     means = [float(np.mean(values)) for values in shown]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
-        std, spread = kind.scale * over, "evaluations"
+        std, spread = over, "evaluations"
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
-    beside = [further_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
-    names = dict.fromkeys(name for each in beside for name in each)
+    beside = [run_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
+    names = dict.fromkeys(name for each in beside for name in each if name not in ("headline", *CHOICES))
     further = {name: mean_and_std([each.get(name) for each in beside])[0] for name in names}
     return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further, kind)
 
@@ -244,44 +194,30 @@ def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def figure(run: RunRecords, what: CellFigure) -> tuple[float | None, float | None]:
-    """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
+    """Return a figure of a run as printed, and its deviation over the evaluations that it averages.
 
     Returns:
         None and None if the run has no such figure.
     """
-    headline = run.summary["headline"]
+    headline, scale = run.summary["headline"], run.figure_kind.scale
     if headline is None:
         return None, None
-    if what == HEADLINE:
-        return headline["figure"], headline["std"]
-    if what.points:
-        return _figure_at(run, what, headline["rounds"]), None
-    summary = view_summary(run, what.view or None)
-    chosen = summary[run.protocol.choose] if summary else None
-    if chosen is None:
-        return None, None
-    found = chosen
-    if what.domain:
-        domains = {_plain_domain(domain): each for domain, each in chosen["domains"].items()}
-        if _plain_domain(what.domain) not in domains:
-            return None, None
-        found = domains[_plain_domain(what.domain)]
-    name, several = what.average or "mean", len(chosen["rounds"]) > 1
-    return found.get(name), found["over_rounds"].get(name) if several else None
-
-
-def _figure_at(run: RunRecords, what: CellFigure, rounds: Sequence[int]) -> float | None:
-    """Return a figure of the test scores of these rounds at the first of its points that the run has."""
-    recorded = run.history.views()
     for point in what.points:
-        view = run.protocol.headline_view({name for at, name in recorded if at == point})
-        scores = run.history.scores.get((point, view, "test")) if view else None
-        if scores is None:
-            continue
-        rows = [row for round, row in zip(scores.rounds, scores.score) if int(round) in rounds]
-        found = [client_metrics(row, run.history.population)[what.average] for row in rows]
-        return none_if_nan(float(np.mean(found))) if found else None
-    return None
+        rounds, values = run.scored(point=point, average=_AVERAGES.get(what.average)).curve()
+        if len(values):
+            found = values[np.isin(rounds - 1, headline["rounds"])]
+            return float(found.mean()) if len(found) else None, None
+    chosen = {} if what.points else run.scored(view=what.view or None).chosen
+    several = len(chosen.get("rounds", ())) > 1
+    if what.domain:
+        domains = {_plain_domain(name): each for name, each in chosen.get("domains", {}).items()}
+        chosen = domains.get(_plain_domain(what.domain), {})
+    name = AVERAGES[run.protocol.average] if what == HEADLINE else what.average or "mean"
+    mean, std = chosen.get(name), chosen["over_rounds"].get(name) if several and chosen else None
+    return None if mean is None else scale * mean, None if std is None else scale * std
+
+
+_AVERAGES = {name: average for average, name in AVERAGES.items()}
 
 
 def _plain_domain(name: str) -> str:
@@ -316,34 +252,24 @@ def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, besid
             text = our_figure(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
-            cells.append(ranked_cell(text, ranked[column].get(row, "")))
+            cells.append(ranked_cell(text, ranked.get((row, column), "")))
         table.add_row(row, *cells)
     return table
 
 
-def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Return the cells of each column on the same data as most of its cells."""
-    alike = (entry for entry in entries if OTHER_DATA not in entry.warnings)
-    return group_by(alike, lambda entry: entry.column)
+def _comparable(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the cells on the same data as most of their column."""
+    return [entry for entry in entries if OTHER_DATA not in entry.warnings]
 
 
-def column_ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
-    """Return by column and row which figure is the best on the same data, and which the second."""
-    return {
-        column: significance.ranks({entry.row: entry.mean for entry in cells}, cells[0].kind)
-        for column, cells in _comparable(entries).items()
-    }
-
-
-def _scores(entries: Sequence[Entry]) -> dict[str, significance.RowScores]:
-    return {
-        column: {entry.row: entry.values for entry in cells} for column, cells in _comparable(entries).items()
-    }
+def column_ranks(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
+    """Return by row and column which figure is the best on the same data, and which the second."""
+    return ranks_of(_comparable(entries))
 
 
 def cell_tests(entries: Sequence[Entry], reference: str) -> list[significance.Difference]:
     """Test in each column the rows against the row of reference, on the same data."""
-    scores = _scores(entries)
+    scores = scores_of(_comparable(entries))
     return significance.differences(scores, dict.fromkeys(scores, reference))
 
 
@@ -384,8 +310,9 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
 
 def notes_of_grid(entries: Sequence[Entry], reference: str = REFERENCE) -> list[str]:
     """Say what bold, underlined and starred figures are."""
-    marks = [MARKS.format(where="column")] if any(column_ranks(entries).values()) else []
-    return marks + significance.describe_tests(_scores(entries), cell_tests(entries, reference), reference)
+    marks = [MARKS.format(where="column")] if column_ranks(entries) else []
+    scores = scores_of(_comparable(entries))
+    return marks + significance.describe_tests(scores, cell_tests(entries, reference), reference)
 
 
 def write_tables(
@@ -419,6 +346,30 @@ def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             further = {f"{name} ({CHOSEN_ON_TEST})": value for name, value in further.items()}
         record |= further
     return found
+
+
+def entry_columns(entries: Sequence[Entry], beside: bool) -> dict[str, list[str | SheetCell]]:
+    """Return what pages say of cells: heading -> a cell of each; ``beside`` printed numbers on request."""
+    columns: dict[str, list[str | SheetCell]] = {
+        "row": [one_line(entry.row) for entry in entries],
+        "column": [one_line(entry.column) for entry in entries],
+        "ours": [SheetCell(our_figure(entry), entry.mean) for entry in entries],
+        "95 % interval: ±": [number_cell(entry.interval) for entry in entries],
+    }
+    if beside:
+        columns["printed"] = [number_cell(entry.printed_mean) for entry in entries]
+        columns["difference"] = [number_cell(entry.difference) for entry in entries]
+    for name in dict.fromkeys(name for entry in entries for name in entry.further):
+        heading = FURTHER.get(name, one_line(name)).replace("\n", " ")
+        columns[heading] = [_further_cell(entry, name) for entry in entries]
+    columns["seeds"] = [", ".join(map(str, entry.seeds)) for entry in entries]
+    columns["warnings"] = [one_line("; ".join(entry.warnings)) for entry in entries]
+    return columns
+
+
+def _further_cell(entry: Entry, name: str) -> SheetCell:
+    value = entry.further.get(name)
+    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
 
 
 def our_figure(entry: Entry | None) -> str:

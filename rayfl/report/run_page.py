@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.data.dataset import SPLITS
 from rayfl.data.task import Figure
 from rayfl.evaluation.metrics import none_if_nan
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
 from rayfl.record.history import (
-    ENGINE,
     LOG,
     PARTITION,
     History,
     Scores,
+    engine_lines,
     label_matrix,
-    read_lines,
     read_partition,
 )
-from rayfl.report.compare import counted_view, data_warnings, values_over_rounds, view_summary
+from rayfl.report.compare import data_warnings, group_by
 from rayfl.report.page import (
     Chart,
     Line,
@@ -36,10 +36,9 @@ from rayfl.report.page import (
     heat_map,
     histogram,
     line_chart,
-    number_cell,
     render,
 )
-from rayfl.report.paper_tables import compare_runs, our_figure
+from rayfl.report.paper_tables import compare_runs, entry_columns
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
 from rayfl.report.text import AVERAGE_NAMES, as_text, clock, number, size
@@ -76,7 +75,7 @@ class Circumstances:
     def read(cls, folder: Path) -> Circumstances:
         """Read them in a run folder."""
         partition = read_partition(folder) if (folder / PARTITION).is_file() else None
-        return cls(partition, read_environment(folder), engine_lines(folder), log_warnings(folder))
+        return cls(partition, read_environment(folder), [*engine_lines(folder)], log_warnings(folder))
 
 
 def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
@@ -119,12 +118,6 @@ def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
     )
 
 
-def engine_lines(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the engine's record of each round, without lines about processes that died."""
-    path = folder / ENGINE
-    return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
-
-
 def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
     done, rounds = result.summary["completed"], result.summary["rounds"]
     facts = {"done": done, "rounds": rounds}
@@ -146,9 +139,7 @@ def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tupl
     if common := headline and headline.get("common"):
         both = f"{kind.shown(common['figure'], common['std'])}{kind.unit}"
         cards.append((f"Common test set (G){label}", both))
-    entry = view_summary(result)
-    if entry and entry["last"]:
-        last = entry["last"]
+    if result.view and (last := result.view["last"]):
         mean, worst = kind.shown(last["mean"], last["std"]), kind.shown(last["worst_decile"])
         cards.append(("Last evaluation, ± over clients", f"{mean}{kind.unit}"))
         cards.append(("Worst decile of the clients", f"{worst}{kind.unit}"))
@@ -163,7 +154,7 @@ def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tupl
 
 def _notes(result: RunRecords) -> list[str]:
     """Return the notes that a reader needs before quoting a number."""
-    summary, headline = result.summary, result.summary["headline"]
+    headline = result.summary["headline"]
     notes = [one_line(text) for text in data_warnings(result)]
     if headline and headline["std"] is not None:
         notes.append(f"± is over {len(headline['rounds'])} evaluations of this one run, not over seeds.")
@@ -171,10 +162,6 @@ def _notes(result: RunRecords) -> list[str]:
         notes.append(
             "These are the numbers of one seed. Without other seeds, nobody knows how much they vary."
         )
-    if summary["dropped"]:
-        notes.append(f"Dropped updates: {summary['dropped']}.")
-    if empty := summary.get("empty"):
-        notes.append(f"Rounds without clients, in which nothing changed: {empty}.")
     return notes
 
 
@@ -196,15 +183,15 @@ def list_warnings(found: Mapping[str, None], most: int = 20) -> list[str]:
 
 def _figure_sheets(result: RunRecords) -> list[Sheet]:
     sheets, kind = [], result.figure_kind
-    views = result.summary["views"]
-    heads = ["mean over clients", "std over clients", "pooled", "worst decile"]
-    for point in dict.fromkeys(entry["point"] for entry in views):
-        rows: list[Row] = []
-        shown = [e for e in views if e["point"] == point and e["last"]]
-        for heading, (last,) in (row for entry in shown for row in view_metrics(entry, ["last"])):
-            found = (last["mean"], last["std"], last["pooled"], last["worst_decile"])
-            rows.append([one_line(heading), *(figure_cell(each, kind) for each in found)])
-        sheets.append(Sheet(f"Test {kind.title}, {as_text(point)}, last evaluation", ["view", *heads], rows))
+    names = {"mean over clients": "mean", "std over clients": "std", "pooled": "pooled"}
+    scored = [entry for entry in result.summary["views"] if entry["last"]]
+    for point, entries in group_by(scored, lambda entry: entry["point"]).items():
+        rows = [row for entry in entries for row in view_metrics(entry, ["last"])]
+        columns: dict[str, list[str | SheetCell]] = {"view": [one_line(heading) for heading, _ in rows]}
+        for heading, name in (names | {"worst decile": "worst_decile"}).items():
+            columns[heading] = [figure_cell(last[name], kind) for _, (last,) in rows]
+        caption = f"Test {kind.title}, {as_text(point)}, last evaluation"
+        sheets.append(Sheet.of_columns(caption, columns))
     return sheets
 
 
@@ -213,15 +200,10 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
     cell = result.config.get("cell")
     if not cell or (printed := printed_table(str(cell["table"]))) is None:
         return None
-    rows: list[Row] = []
-    for entry in compare_runs(printed.name, [result]):
-        ours = SheetCell(our_figure(entry), entry.mean)
-        found = [ours, number_cell(entry.printed_mean), number_cell(entry.difference)]
-        rows.append(
-            [one_line(entry.row), one_line(entry.column), *found, one_line("; ".join(entry.warnings))]
-        )
-    heads = ["row", "column", "ours", "printed", "difference", "warnings"]
-    return Sheet(one_line(f"Beside {printed.paper}, {printed.number}, in %"), heads, rows)
+    columns = entry_columns(compare_runs(printed.name, [result]), beside=True)
+    kept = ("row", "column", "ours", "printed", "difference", "warnings")
+    caption = one_line(f"Beside {printed.paper}, {printed.number}, in %")
+    return Sheet.of_columns(caption, {heading: columns[heading] for heading in kept})
 
 
 def _curves(result: RunRecords) -> list[Chart]:
@@ -237,10 +219,7 @@ def _curves(result: RunRecords) -> list[Chart]:
             text: Callable[[float], str] = kind.text
             if quantity != "figure":
                 shown, unit, text = one_line(quantity), one_line(quantity), number
-            lines = [
-                Line(heading, s.rounds + 1, values_over_rounds(result, s, quantity, split))
-                for heading, split, s in scores
-            ]
+            lines = [Line(heading, *result.curve(quantity, s, split)) for heading, split, s in scores]
             charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit, text))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
@@ -260,10 +239,9 @@ def _test_scores(history: History, headings: Mapping[tuple[str, str], str]) -> l
 
 def _last_figures(result: RunRecords) -> np.ndarray:
     """Return the last test figures, as printed, of the headline's view, [clients]; NaN without a score."""
-    scores = counted_view(result)
-    if scores is None or not len(scores.rounds):
+    if result.scores is None or not len(result.scores.rounds):
         return np.full(len(result.history.population), np.nan)
-    return result.figure_kind.scale * scores.figure[-1]
+    return result.figure_kind.scale * result.scores.figure[-1]
 
 
 def _client_spread(figures: np.ndarray, kind: Figure) -> Chart | None:
@@ -298,29 +276,22 @@ def _client_sheet(
     history, population = result.history, result.history.population
     if not len(population):
         return None
-    reported = _test_scores(history, _reported_views(result))
-    rounds = history.times
-    order = np.arange(len(population))
-    kind = result.figure_kind
+    order, kind = np.arange(len(population)), result.figure_kind
     caption = f"Clients: test {kind.title}, {as_text(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
         order = np.sort(np.argsort(kind.sign * figures, kind="stable")[:ROWS])  # NaN comes last
         caption += f"; the {ROWS:,} {'lowest' if kind.higher else 'highest'} of {len(population):,}"
-    classes = _classes(partition)
-    rows: list[Row] = [
-        [
-            SheetCell(str(i), float(i)),
-            population.domains[i] or "several",
-            *(count_cell(population.samples[split][i]) for split in ("train", "val", "test")),
-            count_cell(classes[i]) if i < len(classes) else SheetCell("", None),
-            count_cell(rounds[i]),
-            *(figure_cell(none_if_nan(scores.figure[-1, i]), kind) for _, _, scores in reported),
-        ]
-        for i in order.tolist()
-    ]
-    known = ["client", "domain", "train", "val", "test", _strata(partition), "rounds trained"]
-    heads = [*known, *(heading for heading, _, _ in reported)]
-    return Sheet(caption, heads, rows, search=True)
+    clients, samples, classes = order.tolist(), population.samples, _classes(partition)
+    columns: dict[str, list[str | SheetCell]] = {
+        "client": [SheetCell(str(i), float(i)) for i in clients],
+        "domain": [population.domains[i] or "several" for i in clients],
+        **{split: [count_cell(samples[split][i]) for i in clients] for split in SPLITS},
+        _strata(partition): [count_cell(classes[i]) if classes else SheetCell("", None) for i in clients],
+        "rounds trained": [count_cell(history.times[i]) for i in clients],
+    }
+    for heading, _, scores in _test_scores(history, _reported_views(result)):
+        columns[heading] = [figure_cell(none_if_nan(scores.figure[-1, i]), kind) for i in clients]
+    return Sheet.of_columns(caption, columns, search=True)
 
 
 def _strata(partition: Mapping[str, Any] | None) -> str:
@@ -335,25 +306,20 @@ def _classes(partition: Mapping[str, Any] | None) -> list[int]:
 
 def _domain_sheet(result: RunRecords) -> Sheet | None:
     reported = _reported_views(result)
-    entries = {place: e for e in result.summary["views"] if (place := (e["point"], e["view"])) in reported}
-    entries = {place: entry for place, entry in entries.items() if entry["last"]}
-    if not entries:
+    places = {(entry["point"], entry["view"]): entry["last"] for entry in result.summary["views"]}
+    lasts = {reported[place]: last["domains"] for place, last in places.items() if last and place in reported}
+    if not lasts:
         return None
-    rows: list[Row] = [
-        [
-            one_line(name),
-            count_cell(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
-            *(
-                figure_cell(entry["last"]["domains"][name]["mean"], result.figure_kind)
-                for entry in entries.values()
-            ),
-        ]
-        for name in next(iter(entries.values()))["last"]["domains"]
-    ]
-    heads = ["domain", "clients", *(reported[place] for place in entries)]
+    names = list(next(iter(lasts.values())))
+    columns: dict[str, list[str | SheetCell]] = {
+        "domain": [one_line(name) for name in names],
+        "clients": [count_cell(max(last[name]["clients"] for last in lasts.values())) for name in names],
+    }
+    for heading, last in lasts.items():
+        columns[heading] = [figure_cell(last[name]["mean"], result.figure_kind) for name in names]
     when = as_text(result.protocol.point)
     caption = f"Test {result.figure_kind.title} per domain, {when}, mean over clients, last evaluation"
-    return Sheet(caption, heads, rows)
+    return Sheet.of_columns(caption, columns)
 
 
 def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.history import TUNED
-from rayfl.report.compare import FURTHER, conflicts_of, counted_view, group_by, samples, values_over_rounds
+from rayfl.record.history import TUNED, engine_lines
+from rayfl.report.compare import conflicts_of, group_by, over_seeds, samples
 from rayfl.report.critical_difference import ranks_chart
 from rayfl.report.page import (
     LOOKS,
@@ -22,14 +20,22 @@ from rayfl.report.page import (
     Row,
     Sheet,
     SheetCell,
+    count_cell,
     figure_cell,
     line_chart,
-    number_cell,
     render,
 )
-from rayfl.report.paper_tables import Entry, cell_of, column_ranks, footnotes, our_figure, warnings_of
+from rayfl.report.paper_tables import (
+    Entry,
+    cell_of,
+    column_ranks,
+    entry_columns,
+    footnotes,
+    our_figure,
+    warnings_of,
+)
 from rayfl.report.printed import Printed
-from rayfl.report.run_page import engine_lines, list_warnings, log_warnings
+from rayfl.report.run_page import list_warnings, log_warnings
 from rayfl.report.text import clock, size
 from rayfl.system.text import one_line
 
@@ -60,6 +66,8 @@ def table_page(
     notes = warnings_of(entries)
     if dropped := sum(run.summary["dropped"] for run in runs):
         notes.append(f"Dropped updates: {dropped:,}; the table of runs says in which.")
+    figures = figure_titles(entry.kind for entry in entries)
+    beside = any(entry.printed_mean is not None for entry in entries)
     logged = {text: None for folder in folders for text in log_warnings(folder)}
     return render(
         "table.html",
@@ -73,7 +81,7 @@ def table_page(
         notes=[*map(one_line, notes), *list_warnings(logged)],
         curves=[*_rank_charts(entries), *_table_curves(runs)],
         choices=choices,
-        cells=_cell_sheet(entries),
+        cells=Sheet.of_columns(f"Every cell; {figures}", entry_columns(entries, beside), search=True),
         runs=_run_sheet(runs, home),
     )
 
@@ -89,42 +97,11 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
         for column in columns:
             entry = places.get((row, column))
             mean = entry.mean if entry else None
-            cells.append(SheetCell(our_figure(entry), mean, best=ranked[column].get(row) == "best"))
+            cells.append(SheetCell(our_figure(entry), mean, best=ranked.get((row, column)) == "best"))
         rows.append(cells)
     figures = figure_titles(entry.kind for entry in entries)
     caption = f"Test {figures}; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
-
-
-def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
-    beside = any(entry.printed_mean is not None for entry in entries)
-    further = list(dict.fromkeys(name for entry in entries for name in entry.further))
-    rows: list[Row] = [
-        [
-            one_line(entry.row),
-            one_line(entry.column),
-            SheetCell(our_figure(entry), entry.mean),
-            number_cell(entry.interval),
-            *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
-            *(_further_cell(entry, name) for name in further),
-            ", ".join(map(str, entry.seeds)),
-            one_line("; ".join(entry.warnings)),
-        ]
-        for entry in entries
-    ]
-    heads = ["row", "column", "ours", "95 % interval: ±"]
-    heads += ["printed", "difference"] if beside else []
-    heads += [
-        *(FURTHER.get(name, one_line(name)).replace("\n", " ") for name in further),
-        "seeds",
-        "warnings",
-    ]
-    return Sheet(f"Every cell; {figure_titles(entry.kind for entry in entries)}", heads, rows, search=True)
-
-
-def _further_cell(entry: Entry, name: str) -> SheetCell:
-    value = entry.further.get(name)
-    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
 
 
 def _rank_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -141,31 +118,17 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     """Return a chart per column: the figures of the rows over rounds, means over seeds."""
     found = []
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
-        rows = group_by(cells, lambda run: cell_of(run)[0])
-        lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
-        kind = cells[0].figure_kind
+        lines, kind = [], cells[0].figure_kind
+        for row, own in group_by(cells, lambda run: cell_of(run)[0]).items():
+            rounds, values = over_seeds([run.curve()] for run in own)
+            if len(rounds) and not conflicts_of(own, cell_of):
+                lines.append(Line(row, rounds, values.mean(axis=0)))
         best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:LOOKS]
         which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
         found.append(
             line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.axis, kind.text)
         )
     return [chart for chart in found if chart is not None]
-
-
-def _mean_line(name: str, runs: Sequence[RunRecords]) -> Line | None:
-    """Return the mean of the headline views' figures over the evaluations that all runs have."""
-    if conflicts_of(runs, cell_of):
-        return None
-    curves = []
-    for run in runs:
-        scores = counted_view(run)
-        if scores is None:
-            return None
-        curves.append(dict(zip((scores.rounds + 1).tolist(), values_over_rounds(run, scores).tolist())))
-    common = sorted(set.intersection(*(set(values) for values in curves)))
-    if not common:
-        return None
-    return Line(name, common, [float(np.mean([values[r] for values in curves])) for r in common])
 
 
 def link(folder: Path, home: Path) -> str:
@@ -175,23 +138,24 @@ def link(folder: Path, home: Path) -> str:
 
 
 def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
-    rows: list[Row] = []
-    figures = figure_titles(run.figure_kind for run in runs)
-    for run in runs:
-        cell, summary = run.config["cell"], run.summary
-        seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))
-        figure = figure_cell((summary["headline"] or {}).get("figure"), run.figure_kind)
-        rows.append(
-            [
-                SheetCell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
-                SheetCell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
-                replace(figure, text=figure.text + "¶" * (run.protocol.choose == "best_test")),
-                SheetCell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
-                SheetCell(size(summary["up"]), float(summary["up"])),
-                SheetCell(size(summary["down"]), float(summary["down"])),
-                SheetCell(clock(seconds), seconds),
-                SheetCell(str(summary["dropped"]), float(summary["dropped"])),
-            ]
-        )
-    heads = ["run", "seed", figures, "rounds", "sent", "received", "time", "updates dropped"]
-    return Sheet("Every run, with its own page", heads, rows, search=True)
+    names = [one_line(f"{row}, {column}") for row, column, _ in map(cell_of, runs)]
+    figures = [figure_cell((run.summary["headline"] or {}).get("figure"), run.figure_kind) for run in runs]
+    seconds = [float(sum(line["seconds"] for line in engine_lines(run.folder))) for run in runs]
+    summaries = [run.summary for run in runs]
+    columns: dict[str, list[str | SheetCell]] = {
+        "run": [SheetCell(name, None, href=link(run.folder, home)) for name, run in zip(names, runs)],
+        "seed": [SheetCell(str(seed), float(seed)) for _, _, seed in map(cell_of, runs)],
+        figure_titles(run.figure_kind for run in runs): [
+            replace(figure, text=figure.text + "¶" * (run.protocol.choose == "best_test"))
+            for figure, run in zip(figures, runs)
+        ],
+        "rounds": [
+            SheetCell(f"{each['completed']:,} of {each['rounds']:,}", float(each["completed"]))
+            for each in summaries
+        ],
+        "sent": [SheetCell(size(each["up"]), float(each["up"])) for each in summaries],
+        "received": [SheetCell(size(each["down"]), float(each["down"])) for each in summaries],
+        "time": [SheetCell(clock(each), each) for each in seconds],
+        "updates dropped": [count_cell(each["dropped"]) for each in summaries],
+    }
+    return Sheet.of_columns("Every run, with its own page", columns, search=True)

@@ -193,7 +193,8 @@ class FederationRun:
             folder = RunFolder.resume(path, manifest.round if manifest else 0, config, **digests)
             if settings.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(settings.evaluates)
-        folder.write_partition(data.describe())
+        by_val = settings.method.facts.validation != "unused" and bool(data.counts("val").any())
+        folder.write_partition(data.describe() | ({"trains_on_val": True} if by_val else {}))
         return folder
 
 

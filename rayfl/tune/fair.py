@@ -20,9 +20,8 @@ from rayfl.errors import BadData, UserError
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table, shipped_folder, slug_of
 from rayfl.randomness import numpy_generator
-from rayfl.record.history import SWEEP, TUNED, TUNING
-from rayfl.report.page import Row, Sheet, SheetCell
-from rayfl.report.run_page import engine_lines
+from rayfl.record.history import SWEEP, TUNED, TUNING, engine_lines
+from rayfl.report.page import Sheet, SheetCell, count_cell
 from rayfl.report.text import clock
 from rayfl.settings.description import class_name, config_of
 from rayfl.settings.reader import DottedSettings, build_object, merge_layers
@@ -214,18 +213,14 @@ def with_choices(table: Table, choices: Sequence[Choice]) -> Table:
 
 def choices_sheet(choices: Sequence[Choice]) -> Sheet:
     """Return what was chosen for each cell, and what it has cost."""
-    rows: list[Row] = [
-        [
-            one_line(each.row),
-            one_line(each.column),
-            one_line(", ".join(each.chosen) or AS_IT_IS),
-            each.score,
-            str(each.points),
-            SheetCell(f"{each.rounds:,}", float(each.rounds)),
-            SheetCell(clock(each.seconds), each.seconds),
-        ]
-        for each in choices
-    ]
+    columns: dict[str, list[str | SheetCell]] = {
+        "row": [one_line(each.row) for each in choices],
+        "column": [one_line(each.column) for each in choices],
+        "chosen": [one_line(", ".join(each.chosen) or AS_IT_IS) for each in choices],
+        "validation": [each.score for each in choices],
+        "points": [str(each.points) for each in choices],
+        "rounds": [count_cell(each.rounds) for each in choices],
+        "time": [SheetCell(clock(each.seconds), each.seconds) for each in choices],
+    }
     caption = "What was chosen on validation data; !: the least or the largest value that was tried"
-    heads = ["row", "column", "chosen", "validation", "points", "rounds", "time"]
-    return Sheet(caption, heads, rows)
+    return Sheet.of_columns(caption, columns)

@@ -23,10 +23,9 @@ from typing import Any
 import pytest
 import ray
 
-from rayfl.commands import figure, report, run, table
+from rayfl.commands import figure, report, run, table, tune
 from rayfl.errors import UserError
 from rayfl.system.error_report import exit_code
-from rayfl.tune import command as tune
 from tests.support import refusals
 from tests.support.federations import small
 

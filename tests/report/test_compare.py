@@ -6,15 +6,16 @@ import pytest
 from rich.console import Console
 
 from rayfl import evaluation
+from rayfl.data import Synthetic
 from rayfl.data.task import ACCURACY
 from rayfl.errors import Unknown
-from rayfl.methods import METHODS
+from rayfl.methods import FedAvg, FedDGGA, PartialFed
 from rayfl.report import compare
-from rayfl.report.compare import comparison, group_records, group_runs, labels, short_labels
+from rayfl.report.compare import Comparison, group_runs, labels, short_labels
 from rayfl.report.summary import sentences
 from rayfl.report.text import mean_and_std
 from rayfl.running.result import Result
-from rayfl.settings.description import flatten_config
+from tests.support.federations import small
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused
 
@@ -25,22 +26,8 @@ def load(tmp_path, *runs):
 
 def rows(groups, **options):
     console = Console(file=io.StringIO(), width=200, highlight=False)
-    console.print(comparison(groups, **options))
+    console.print(Comparison(groups, **options).table())
     return console.file.getvalue().splitlines()
-
-
-def test_a_configuration_is_flat_under_dotted_names():
-    """A configuration is flat under the names of the command line."""
-    partition = {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}}
-    config = {
-        "method": {"class_path": "rayfl.methods.FedProx", "init_args": {"mu": 0.1}},
-        "data": {"class_path": "rayfl.data.CIFAR10", "init_args": {"partition": partition}},
-        "training": {"milestones": [1, 2], "extra": {}},
-        "clip": None,
-    }
-    data = {"data": "CIFAR10", "data.partition": "Dirichlet", "data.partition.alpha": 0.3}
-    training = {"training.milestones": "[1, 2]", "training.extra": "{}", "clip": None}
-    assert flatten_config(config, shown=True) == {"method": "FedProx", "method.mu": 0.1, **data, **training}
 
 
 def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
@@ -116,14 +103,15 @@ def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
     short = [{"method": m, "seed": s, "stop_after": 2 + s} for m in ("FedProx", "FedAvg") for s in (0, 3)]
     groups = group_runs(load(tmp_path, {"level": 0.5}, {"level": 0.9, "mu": 0.1}, *short))
     assert [g.complete for g in groups] == [True, True, False, False]
-    columns = comparison(groups).columns
+    columns = Comparison(groups).table().columns
     (headline,) = (column for column in columns if column.header == "headline")
     assert [text.style for text in headline.cells] == ["underline", "bold", "", ""]
     (rounds,) = (column for column in columns if column.header == "rounds")
     assert list(rounds.cells) == ["10", "10", "2 to 5 of 10", "2 to 5 of 10"]
     assert short_labels(groups)[3].endswith(", 2 to 5 rounds only")
-    assert "Bold: the best of the complete rows on the same data; underlined: the second." in compare.caption(
-        groups
+    assert (
+        "Bold: the best of the complete rows on the same data; underlined: the second."
+        in Comparison(groups).caption()
     )
 
 
@@ -162,17 +150,19 @@ def test_runs_whose_own_code_differs_are_two_rows(tmp_path):
 
 
 def test_methods_that_train_on_validation_data_are_marked(tmp_path):
-    kinds = [{"method": "FedDGGA"}, {"method": "PartialFed"}, {"method": "FedAvg"}]
-    runs = load(tmp_path, *kinds, {"method": "FedDGGA", "val": False})
-    runs[1].config["method"]["init_args"]["mode"] = "adaptive"
+    """As their runs record it, where there are such data."""
+    runs = []
+    for method, share in (
+        *((method, 0.2) for method in (FedDGGA(), FedAvg(), PartialFed(), PartialFed(mode="top"))),
+        (PartialFed(), 0.0),
+    ):
+        data = Synthetic(train=120, test=40, shape=(1, 16, 16), val_fraction=share)
+        runs.append(small(tmp_path / str(len(runs)), method=method, data=data, rounds=1).run())
     groups = group_runs(runs)
-    (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
-    assert ["‡" in str(text) for text in column.cells] == [True, True, False, False]
-    assert [len(record["warnings"]) for record in group_records(groups)] == [1, 1, 0, 0]
-    runs[1].config["method"]["init_args"]["mode"] = "no_bn"
-    assert compare.data_warnings(runs[1]) == []
-    known = {name for name, cls in METHODS.items() if cls().facts.validation != "unused"}
-    assert {f"rayfl.methods.{name}" for name in known} == compare.BY_VALIDATION.keys()
+    marked = [True, False, True, False, False]
+    (column,) = [c for c in Comparison(groups).table().columns if c.header == "headline"]
+    assert ["‡" in str(text) for text in column.cells] == marked
+    assert ["‡" in str(each["warnings"]) for each in Comparison(groups).records()] == marked
 
 
 def test_labels_hold_what_tells_groups_apart(tmp_path):
@@ -221,7 +211,7 @@ def test_means_are_over_seeds(tmp_path):
     groups = group_runs(runs, ["method"])
     (line,) = [line for line in rows(groups, by=["method"]) if "2 (3 runs)" in line]
     assert " 4 to 10 " in line  # they are complete, so none of them has less rounds than it was to have
-    (record,) = group_records(groups, by=["method"])
+    (record,) = Comparison(groups, by=["method"]).records()
     assert (record["completed"], record["rounds"]) == (4, "various")
     seeds = [50 * (runs[0].figure + runs[1].figure), 100 * runs[2].figure]
     assert (record["seeds"], record["headline_values"]) == ([3, 4], pytest.approx(seeds))
@@ -284,20 +274,20 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
         *({"clients": 8}, {"stop_after": 4}),
     )
     groups = group_runs(runs)
-    (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
+    (column,) = [c for c in Comparison(groups).table().columns if c.header == "headline"]
     assert [text.style for text in column.cells] == ["bold", "", "underline", "", ""]
     assert [str(text).endswith("*") for text in column.cells] == [False, True, True, False, False]
-    found = compare.headline_tests(groups)
+    found = Comparison(groups).named_tests()
     assert [(d.reference, d.row, d.seeds) for d in found] == [
         ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
     ]
-    text = " ".join(compare.caption(groups))
+    text = " ".join(Comparison(groups).caption())
     assert "paired t-test over seeds" in text
     assert "Holm's correction for 2 tests" in text
-    assert "Not tested: " in " ".join(compare.caption(group_runs([runs[0], runs[3]])))
-    assert compare.headline_tests(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
+    assert "Not tested: " in " ".join(Comparison(group_runs([runs[0], runs[3]])).caption())
+    assert Comparison(group_runs(runs[3:9])).named_tests() == [], "there is no row of FedAvg"
     others = load(tmp_path / "other", *[{"seed": seed, "mu": 0.5} for seed in range(3)])
-    assert compare.headline_tests(group_runs([*runs[:6], *others])) == [], "there are two of them"
+    assert Comparison(group_runs([*runs[:6], *others])).named_tests() == [], "there are two of them"
 
 
 def test_rounds_and_bytes_until_a_target(tmp_path):
@@ -309,11 +299,11 @@ def test_rounds_and_bytes_until_a_target(tmp_path):
         next(r + 1 for r, x in zip(own["rounds"], own["mean"]) if 100 * x >= goal - 1e-9) for own in curves
     ]
     assert first[0] != first[1]
-    (found, _) = group_records(group_runs(runs), target=goal - 1e-9)
+    (found, _) = Comparison(group_runs(runs), target=goal - 1e-9).records()
     assert found["rounds_to_target_values"] == [*first, None]
     assert found["bytes_to_target_values"] == [*(9000 * n for n in first), None]
     assert found["rounds_to_target"] == f"{min(first)} to {max(first)}, 1 of 3 not reached"
-    table = comparison(group_runs(runs), target=99.9)
+    table = Comparison(group_runs(runs), target=99.9).table()
     (cells,) = [list(column.cells) for column in table.columns if column.header == "bytes to\n99.9 %"]
     assert cells == ["not reached"] * 2
 
@@ -322,7 +312,7 @@ def test_the_headline_stands_beside_the_spread_over_clients_and_further_metrics(
     (run,) = load(tmp_path, {"rounds": 4, "eval_every": 1, "protocol": evaluation.Default(choose="last_k")})
     scores = run.history.scores["after_aggregation", "personal", "test"]
     scores.measures["f1"] = np.full_like(scores.loss, 0.25)
-    (record,) = group_records(group_runs([run.scored(choose="last")]))
+    (record,) = Comparison(group_runs([run.scored(choose="last")])).records()
     accuracies = 100 * scores.figure[-1]
     assert record["worst_decile"] == pytest.approx(accuracies.min())
     assert record["client_std"] == pytest.approx(accuracies.std())
@@ -334,7 +324,7 @@ def test_the_headline_stands_beside_the_spread_over_clients_and_further_metrics(
 
 def test_records_of_the_comparison(tmp_path):
     runs = load(tmp_path, {"seed": 4}, {"seed": 7})
-    (record,) = group_records(group_runs(runs))
+    (record,) = Comparison(group_runs(runs)).records()
     assert record["method"] == "FedAvg"
     assert (record["seeds"], record["runs"], record["completed"], record["rounds"]) == ([4, 7], 2, 10, 10)
     assert record["headline_values"] == pytest.approx([100 * run.figure for run in runs])
@@ -364,7 +354,7 @@ def test_other_sources_are_another_row_and_other_versions_a_mark(tmp_path):
     assert "‖ torch 1.0, where most runs have 2.0" in " ".join(" ".join(rows(groups)).split())
     marked = [line for line in rows(groups) if "±" in line and "‖" in line]
     assert len(marked) == 1
-    assert group_records(groups)[0]["warnings"][-1].startswith("‖ torch 1.0")
+    assert Comparison(groups).records()[0]["warnings"][-1].startswith("‖ torch 1.0")
     assert not any("‖" in line for line in rows(group_runs([first, third])))
 
 
@@ -388,7 +378,7 @@ def test_runs_that_divide_data_otherwise_are_never_averaged(tmp_path):
 def test_the_difference_of_pairs_stands_beside_the_reference(tmp_path):
     options = [{"method": m, "seed": seed} for m in ("FedAvg", "FedBN") for seed in range(3)]
     groups = group_runs(load(tmp_path, *options))
-    (test,) = compare.headline_tests(groups)
+    (test,) = Comparison(groups).named_tests()
     a, b = (compare.figures(group)["headline"] for group in groups)
     pairs = np.subtract(b, a)
     assert test.difference == pytest.approx(pairs.mean())

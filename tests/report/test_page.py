@@ -236,19 +236,6 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
 
-def test_the_page_of_a_table_counts_updates_that_were_dropped(tmp_path: Path) -> None:
-    folder = table_cell(tmp_path / "a", "a", "b")
-    assert "Dropped updates" not in table_page(
-        "T", compare("made_up", [folder]), [folder], tmp_path, planned=1
-    )
-    *others, last = (folder / "metrics.jsonl").read_text().splitlines()
-    record = json.loads(last)
-    record["dropped"] = record["cohort"][:1]
-    (folder / "metrics.jsonl").write_text("\n".join([*others, json.dumps(record)]) + "\n")
-    page = table_page("T", compare("made_up", [folder]), [folder], tmp_path, planned=1)
-    assert "Dropped updates: 1;" in page
-
-
 def test_seeds_without_a_common_evaluation_have_no_curve(tmp_path: Path) -> None:
     runs = [{"seed": seed, "rounds": n, "eval_every": n} for seed, n in enumerate((4, 5))]
     folders = [table_cell(tmp_path / str(run["seed"]), "a", "b", **run) for run in runs]
