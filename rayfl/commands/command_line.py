@@ -280,8 +280,7 @@ def parser_of_function(
         elif of_method or each.kind is each.KEYWORD_ONLY:
             made.add(f"--{name}", required=True, **facts)
         else:
-            optional = {"nargs": "?"} if type(None) in union_members(each.annotation) else {}
-            made.add(name, **facts, **optional)
+            made.add(name, **({"nargs": "?"} if NoneType in kinds else {}) | facts)
     return made
 
 
