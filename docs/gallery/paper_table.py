@@ -3,10 +3,10 @@
 #
 # Every table of four papers comes with rayfl as a file. This is a part of Table 3 of Fed-CO2: clients have unequal
 # shares of the classes. The paper's data are a download. Here the embedded digits take their place, with a smaller net,
-# fewer clients and four rounds:
+# fewer clients and three rounds:
 
 # %%
-# !rayfl table fedco2/t3 --rows SingleSet FedAvg FedPer Fed-CO2 --columns "CIFAR10 Dirichlet" --seeds 1 --rounds 4 --eval_every 1 --data EmbeddedDigits --clients 20 --participation 0.5 --net CNNB --training.last_batch drop --output runs/t3 > t3.log
+# !rayfl table fedco2/t3 --rows SingleSet FedAvg FedPer Fed-CO2 --columns "CIFAR10 Dirichlet" --seeds 1 --rounds 3 --eval_every 1 --data EmbeddedDigits --clients 20 --participation 0.5 --net CNNB --training.last_batch drop --output runs/t3 > t3.log
 
 # %% [markdown]
 # With the paper's data you leave the changes out: `rayfl table fedco2/t3 --data.root DATA`. Stop it in any way, and
