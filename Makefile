@@ -8,7 +8,7 @@ ARGS ?=
 PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all lint format docs docs-images clean
+.PHONY: help install run test test-all lint format docs docs-images gallery clean
 
 help: ## Say what there is to make.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -46,10 +46,17 @@ format: $(READY) ## Put the code into the project's format.
 docs: $(READY) ## Build the documentation as a site into site/; a warning is an error.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-docs-images: $(READY) ## Draw the contact sheets of the documentation again.
+docs-images: $(READY) ## Draw pictures of the documentation again; needs chromium.
 	$(BIN)/rayfl data sheet docs/images/embedded_digits.png
 	$(BIN)/rayfl data sheet docs/images/synthetic.png --data Synthetic --data.domains 3
 	$(BIN)/python examples/fedco2/ntk.py --save docs/images/fedco2_ntk.png
+	rm -rf build/page && $(BIN)/rayfl run --method FedRep --clients 20 --rounds 10 --data.partition Dirichlet \
+	  --training.last_batch drop --output build/page
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1035 \
+	  --screenshot=docs/images/report_page.png build/page/report.html
+
+gallery: $(READY) ## Execute the examples of the gallery again, in ten minutes on two cores.
+	$(BIN)/python -m docs.gallery
 
 clean: ## Remove .venv and what tools have left; runs/ stays.
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from runpy import run_path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
+from docs.gallery.__main__ import cells_of
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.data import Dataset, EmbeddedDigits
@@ -29,6 +29,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)(?: title=\"([\w./]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+GALLERY = ROOT / "docs" / "gallery"
+EXAMPLES = sorted(path.stem for path in GALLERY.glob("[!_]*.py"))
 HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 
@@ -149,7 +151,7 @@ def test_the_quickstart_prints_both_methods(few_digits, capsys):
 
 
 def test_links_lead_somewhere():
-    for page in PAGES:
+    for page in [*PAGES, *GALLERY.glob("[!_]*.py")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -232,34 +234,60 @@ def test_the_tutorial_prints_what_it_says(few_digits, capsys):
         exec(compile(code, "tutorial.md", "exec"), {})
 
 
-# ---- notebooks; test_notebooks.py runs them in a kernel
+# ---- the gallery
+
+SLOW = {"domains", "paper_table", "published_setting", "sweep"}  # long, or in processes that take all digits
+CLAIMS = {
+    "export": "scores.argmax(1).tolist() == read.tolist()",
+    "first_federation": "longer.complete and len(longer.rounds) == 4",
+    "new_clients": "set(test.query('point == \"unseen\"')['client']) == {9, 10, 11}",
+    "own_method": "fedavg.figure < 0.7 and min(mixed.figure, local.figure) > 0.8",
+    "sweep": "list(points['best']).count(True) == 1",
+}
+"""Examples -> what must hold at their end, on any machine."""
 
 
-def values_of(notebook: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run the cells of a notebook as a module, and return the value of each one's last line."""
-    cells = json.loads((ROOT / "docs" / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
-    monkeypatch.setitem(sys.modules, notebook, module := ModuleType(notebook))
-    found, namespace = [], vars(module)
-    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
-        body = ast.parse(source).body
-        last = body.pop().value if isinstance(body[-1], ast.Expr) else ast.parse("None").body[0].value
-        exec(compile(ast.Module(body, []), notebook, "exec"), namespace)
-        found.append(eval(compile(ast.Expression(last), notebook, "eval"), namespace))
-    return found
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in EXAMPLES]
+)
+def test_examples_of_the_gallery_run(name, few_digits, monkeypatch):
+    """Cell by cell, in one module."""
+    monkeypatch.setitem(sys.modules, name, module := ModuleType(name))
+    namespace = vars(module)
+    for kind, text in cells_of((GALLERY / f"{name}.py").read_text()):
+        if kind == "markdown":
+            for _, _, block in BLOCK.findall(text + "\n"):
+                for words in commands_of(block):
+                    check_options(words)
+        elif command := re.fullmatch(r"!rayfl (.*) > \w+\.log", text):
+            assert rayfl(shlex.split(command[1])) == 0, text
+        else:
+            exec(compile(text, name, "exec"), namespace)
+    assert eval(CLAIMS.get(name, "True"), namespace), CLAIMS[name]
 
 
-def test_the_notebook_of_a_first_federation_runs(few_digits, monkeypatch):
-    *_, longer, _, (predicted, labels) = values_of("first_federation", monkeypatch)
-    assert longer.complete
-    assert len(predicted) == len(labels) == 5
+OF_THE_MACHINE = re.compile(
+    r"(?<![\w.])[/~]\w+/|\b\d+:\d\d\b|\b\d+ (s|seconds)\b|\x1b|\b0x[\da-f]+|\b\d+\.\d+\.\d+\.\d+\b"
+)
+"""A path, a time, an escape, an address."""
 
 
-def test_the_notebook_of_ones_own_method_says_what_is_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    _, fedavg, _, others, _ = values_of("own_method", monkeypatch)
-    assert fedavg < 0.7
-    assert min(others.values()) > 0.8
-    assert capsys.readouterr().out == "method.share is 1.5: it must be at least 0 and at most 1\n"
+def test_notebooks_of_the_gallery_are_made_of_its_scripts():
+    """With outputs that name nothing of the machine, and small pictures; and the page shows all."""
+    page = (GALLERY / "README.md").read_text()
+    for name in EXAMPLES:
+        cells = json.loads((GALLERY / f"{name}.ipynb").read_text())["cells"]
+        made = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+        assert made == [*cells_of((GALLERY / f"{name}.py").read_text())], f"python -m docs.gallery {name}"
+        outputs = [output for cell in cells for output in cell.get("outputs", [])]
+        assert bool(outputs) == (name != "cluster"), name
+        assert f"]({name}.ipynb)" in page
+        for output in outputs:
+            assert output.get("name", "stdout") == "stdout", (name, output)
+            shown = output.get("data", {"text/plain": output.get("text")})
+            assert len(shown.pop("image/png", "")) * 3 / 4 < 60_000, name
+            for text in shown.values():
+                assert OF_THE_MACHINE.findall("".join(text)) == [], (name, text)
 
 
 # ---- the audit
@@ -335,7 +363,7 @@ def test_tables_end_with_a_blank_line():
 
 @pytest.mark.slow  # `make test` builds it, too
 def test_the_site_is_built(tmp_path):
-    """Without a warning, with all options, and without anything from another host."""
+    """Without a warning, with all options, outputs of examples, and nothing from another host."""
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
@@ -345,6 +373,10 @@ def test_the_site_is_built(tmp_path):
     options = (tmp_path / "reference" / "options.html").read_text()
     for option in ("participation", "training.lr", "method.mu", "data.partition.alpha", "engine.actors"):
         assert f"<code>{option}</code>" in options, option
+    example = (tmp_path / "gallery" / "first_federation.html").read_text()
+    assert re.search(r"FedRep 0\.\d\d, FedAvg 0\.\d\d", example)
+    assert re.search(r'<img alt="Draw it: [^"]*" src="first_federation-1.png"', example)
+    assert (tmp_path / "search" / "search_index.js").exists()  # with it one can search from the disk
     elsewhere = re.compile(r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:")
     assert [page.name for page in tmp_path.rglob("*.html") if elsewhere.search(page.read_text())] == []
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import logging
 import posixpath
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ ELSEWHERE = {
 }
 """Pages of the project that lie outside of docs/, and what they are called on the site."""
 
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+EXAMPLES = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 
 PARTS = {
     "Methods": ("method", Method),
@@ -111,17 +113,45 @@ def _first_sentence(cls: type) -> str:
     return _cell(paragraph.replace("``", "`")).replace("\\_", "_")
 
 
-# ---- notebooks
+# ---- the gallery
 
 
-def notebook_page(path: Path) -> str:
-    """Return a notebook as a page: its texts, its code, and a link to the file."""
-    first, *others = (
-        f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
-        for cell in json.loads(path.read_text())["cells"]
-        if (text := "".join(cell["source"]))
-    )
-    return "\n\n".join([first, f"[Download this notebook]({path.name})", *others]) + "\n"
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as a page: its texts, its code and what that has shown; and the page's pictures."""
+    cells = json.loads(path.read_text())["cells"]
+    files = f'<a href="{path.name}" download>Notebook</a>, <a href="{path.stem}.py" download>script</a>'
+    parts, pictures, heading = [], {}, ""
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell is cells[0]:
+            text = text.replace("\n", f"\n\n{files}\n", 1)  # below the title
+        if cell["cell_type"] == "markdown":
+            heading = next(iter(re.findall("^#+ (.*)", text, re.MULTILINE)), heading)
+        parts.append(_fenced("python", text) if cell["cell_type"] == "code" else text)
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {"text/plain": output.get("text")})
+            kind = next(each for each in ("image/png", "text/html", "text/plain") if each in shown)
+            content = "".join(shown[kind])
+            if kind == "image/png":
+                name = f"{path.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(content)
+                content = f'<img alt="{escape(heading)}: what this code draws" src="{name}">'
+            elif kind == "text/html":
+                content = _plain_table(content)
+            else:
+                content = _fenced("{ .text .output }", content)
+            parts.append(content)
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _plain_table(html: str) -> str:
+    """Return a table of pandas without its own looks, so that it gets the site's."""
+    table = html[html.index("<table") : html.index("</table>")] + "</table>"
+    return re.sub(r' (border|class|style)="[^"]*"', "", table)
 
 
 # ---- links, and pages from other folders
@@ -143,21 +173,18 @@ def links_of_the_site(text: str, source: str, page: str, repository: str | None)
         if place == "README.md":
             place = "docs/README.md"
         inside = ELSEWHERE.get(place) or (place.removeprefix("docs/") if place.startswith("docs/") else None)
-        if inside and inside.endswith(".ipynb") and not page.startswith("notebooks/"):
-            return (
-                f"{shown}({posixpath.relpath(inside, posixpath.dirname(page) or '.')[: -len('.ipynb')]}.md)"
-            )
         if inside and (ROOT / place).is_file():
             return f"{shown}({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
         if repository:
             return f"{shown}({repository.rstrip('/')}/blob/main/{place})"
         return shown.removeprefix("[").removesuffix("]")
 
-    return re.sub(
+    text = re.sub(
         r"(?P<shown>!?\[[^\[\]]*\])\((?P<target>(?!https?:|mailto:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)",
         rewritten,
         text,
     )
+    return re.sub(r"(\]\((?!https?:)[^)\s]+)\.ipynb\)", r"\1.md)", text)  # notebooks are pages here
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -175,9 +202,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is not in docs/: the page of options, and pages of the project."""
     files.append(File.generated(config, "reference/options.md", content=options_page()))
-    for path in NOTEBOOKS:
-        page = f"notebooks/{path.stem}.md"
-        files.append(File.generated(config, page, content=notebook_page(path)))
+    for path in EXAMPLES:
+        text, pictures = notebook_page(path)
+        for name, content in {f"{path.stem}.md": text, **pictures}.items():
+            files.append(File.generated(config, f"gallery/{name}", content=content))
     for source, page in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
@@ -283,16 +283,21 @@ def _options_ending_in(cls: type, last: str) -> list[str]:
 def parse_words(settings: Mapping[str, Any], cls: type) -> DottedSettings:
     """Return settings with raw texts parsed for the types of their settings."""
     return {
-        name: parse_word(value, kind_at(cls, name), name) if isinstance(value, RawText) else value
+        name: parse_word(value, kind_at(cls, name, settings), name) if isinstance(value, RawText) else value
         for name, value in settings.items()
     }
 
 
-def kind_at(cls: type, place: str) -> Any:
-    """Return the type of a setting, in the first class that has it; Any if there is none."""
+def kind_at(cls: type, place: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return the type of a setting: in the class that settings name there, or in the first one that has it.
+
+    Returns:
+        Any if no class has it.
+    """
     above, _, name = place.rpartition(".")
     base = base_at(cls, above) if above else cls
-    for each in [] if base is None else [base, *own_classes(base)]:
+    known = [] if base is None else [base, *own_classes(base)]
+    for each in sorted(known, key=lambda each: each.__name__ != settings.get(above)):
         if name in (kinds := arguments_of(each)):
             return kinds[name]
     return Any

@@ -156,6 +156,9 @@ def test_options_are_those_of_a_run(tmp_path):
         given = parser().read(words)
         assert (given.file, given.rows, given.seeds) == ("file", ["Prox"], 1)
         assert changes_of(given, "table") == {"training.lr": 0.05, "quiet": True, "rounds": 1}
+    for data, train in (("Synthetic", 60), ("Table", "60")):  # a number of images; a file
+        given = parser().read(["file", "--data", data, "--data.train", "60"])
+        assert changes_of(given, "table") == {"data": data, "data.train": train}
 
 
 BAD = [
