@@ -52,17 +52,24 @@ class RunGroup:
         runs: all of them.
         complete: whether they have all rounds; incomplete runs are in separate groups.
         name: in a legend.
+        look: of its lines, see :func:`rayfl.report.method_looks.looks_of`.
     """
 
     config: dict[str, Any]
     runs: list[RunRecords]
     complete: bool
     name: str = ""
+    look: int = 0
 
     @property
     def seeds(self) -> dict[int, list[RunRecords]]:
         """Seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
         return group_by(self.runs, lambda run: int(run.config.get("seed", 0)))
+
+    @property
+    def method(self) -> str:
+        """The class name of its runs' method."""
+        return method_of(self.runs[0])
 
     @property
     def conflict(self) -> str:
@@ -86,6 +93,11 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def method_of(run: RunRecords) -> str:
+    """Return the class name of a run's method."""
+    return str(run.config["method"]["class_path"]).rpartition(".")[2]
 
 
 def facts(run: RunRecords) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def ranks_chart(columns: Sequence[Mapping[str, float]]) -> Chart | None:
         low, high = max(rank - width / 2, 1), min(rank + width / 2, len(ranks))
         write(one_line(row)[:26], _NAMES - 10, y + 4, "end")
         points = f"{place(low):.1f},{y:.1f} {place(high):.1f},{y:.1f}"
-        SubElement(root, "polyline", {"class": "line look0", "points": points})
+        SubElement(root, "polyline", {"class": "line colour0", "points": points})
         at = {"cx": f"{place(rank):.1f}", "cy": f"{y:.1f}", "r": "4"}
-        dot = SubElement(root, "circle", {"class": "dot look0", **at})
+        dot = SubElement(root, "circle", {"class": "dot colour0", **at})
         SubElement(dot, "title").text = f"{one_line(row)}: {rank:.2f}"
     return Chart(title, Markup(tostring(root, encoding="unicode")))

@@ -260,15 +260,16 @@ LINE_WIDTH = 1.4
 _MARKS = 8  # on a line
 
 
-def style(place: int) -> dict[str, Any]:
-    """Return colour and dashes of the line at a place of the legend."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+def style(look: int) -> dict[str, Any]:
+    """Return colour and dashes of a line, see :func:`rayfl.report.method_looks.looks_of`."""
+    kind, color = divmod(look, len(COLOURS))
+    return {"color": COLOURS[color], "linestyle": DASHES[kind % len(DASHES)]}
 
 
-def marker(place: int) -> dict[str, Any]:
-    """Return the markers of the line at a place of the legend, in the size that goes with the letters."""
+def marker(look: int) -> dict[str, Any]:
+    """Return the markers of a line, in the size that goes with the letters."""
     size = 0.4 * float(matplotlib.rcParams["font.size"])
-    return {"marker": MARKERS[place % len(MARKERS)], "markersize": size}
+    return {"marker": MARKERS[sum(divmod(look, len(COLOURS))) % len(MARKERS)], "markersize": size}
 
 
 def scale_axis(ax: Axes, values: Sequence[float]) -> None:
@@ -292,7 +293,7 @@ def scale_axis(ax: Axes, values: Sequence[float]) -> None:
         ax.minorticks_off()
 
 
-def draw_band(ax: Axes, rounds: np.ndarray, values: np.ndarray, label: str, place: int) -> None:
+def draw_band(ax: Axes, rounds: np.ndarray, values: np.ndarray, label: str, look: int) -> None:
     """Draw the mean over seeds, and a band of one deviation.
 
     Args:
@@ -300,7 +301,7 @@ def draw_band(ax: Axes, rounds: np.ndarray, values: np.ndarray, label: str, plac
         rounds: [evaluations]; nothing is drawn if there are none.
         values: of each seed, [seeds, evaluations].
         label: for the legend.
-        place: in the legend; it gives colour, dashes and marker.
+        look: its colour, dashes and marker.
     """
     if not len(rounds):
         return
@@ -310,11 +311,11 @@ def draw_band(ax: Axes, rounds: np.ndarray, values: np.ndarray, label: str, plac
         rounds,
         mean,
         label=label,
-        markevery=(place % step, step),  # lines that lie on each other have their marks at other rounds
+        markevery=(look % step, step),  # lines that lie on each other have their marks at other rounds
         linewidth=LINE_WIDTH,
-        **style(place),
-        **marker(place),
+        **style(look),
+        **marker(look),
     )
     if len(values) > 1:
         std = values.std(axis=0, ddof=1)
-        ax.fill_between(rounds, mean - std, mean + std, color=style(place)["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(rounds, mean - std, mean + std, color=style(look)["color"], alpha=0.18, linewidth=0)

@@ -22,6 +22,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from rayfl.data.task import Figure
+from rayfl.report.method_looks import COLOURS
 from rayfl.report.text import number
 from rayfl.system.files import write_file
 from rayfl.system.text import one_line, warn
@@ -105,11 +106,11 @@ def _cell_markup(cell: str | SheetCell, tag: str) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a page, with the names in its legend."""
+    """A chart of a page, with the names and the looks in its legend."""
 
     title: str
     svg: Markup
-    names: Sequence[str] = field(default=())
+    names: Sequence[tuple[str, str]] = field(default=())
 
 
 def write_page(folder: Path, content: Callable[[], str]) -> bool:
@@ -170,8 +171,6 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 20, 12, 40
 MOST_POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
 ROUNDS = "completed rounds"
-LOOKS = 8
-"""Looks of lines in the style sheet, from which on they are repeated."""
 
 
 @dataclass(frozen=True)
@@ -182,17 +181,24 @@ class Line:
         name: for the legend.
         x: float [points], ascending.
         y: float [points].
+        look: see :func:`rayfl.report.method_looks.looks_of`; None: that of its place.
     """
 
     name: str
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
+    look: int | None = None
+
+    def classes(self, place: int) -> str:
+        """Return its look in the style sheet, in the legend or in the drawing."""
+        kind, colour = divmod(place if self.look is None else self.look, COLOURS)
+        return f"colour{colour} dash{kind % 4}"
 
 
 def line_chart(
     title: str, lines: Sequence[Line], unit: str, text: Callable[[float], str] = number, over: str = ROUNDS
 ) -> Chart | None:
-    """Return lines, mostly over rounds; their looks are those of the legend's entries, in this order.
+    """Return lines, mostly over rounds.
 
     Args:
         title: what the chart shows.
@@ -204,23 +210,23 @@ def line_chart(
     Returns:
         None where no line has a point.
     """
-    drawn = [(one_line(line.name), x, y) for line in lines for x, y in [_thin_points(line)] if len(x)]
+    thinned = [(line, *_thin_points(line)) for line in lines]
+    drawn = [(one_line(line.name), line.classes(k), x, y) for k, (line, x, y) in enumerate(thinned) if len(x)]
     if not drawn:
         return None
-    xs, ys = (np.concatenate([points[axis] for points in drawn]) for axis in (1, 2))
-    ends = "; ".join(f"{name} ends at {text(float(y[-1]))}" for name, _, y in drawn)
+    xs, ys = (np.concatenate([points[axis] for points in drawn]) for axis in (2, 3))
+    ends = "; ".join(f"{name} ends at {text(float(y[-1]))}" for name, _, _, y in drawn)
     margin = 0.05 * np.ptp(ys)
     heights = (ys.min() - margin, ys.max() + margin)
     picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, over, unit)
-    for k, (name, x, y) in enumerate(drawn):
-        look = f"look{k % LOOKS}"
+    for name, look, x, y in drawn:
         places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))
         drawn_line = SubElement(picture.root, "polyline", {"class": f"line {look}", "points": places})
         SubElement(drawn_line, "title").text = f"{name}: {text(float(y[-1]))} at the end"
         if len(x) == 1:
             at = {"cx": f"{picture.x(x[0]):.1f}", "cy": f"{picture.y(y[0]):.1f}", "r": "4"}
             SubElement(picture.root, "circle", {"class": f"dot {look}", **at})
-    return Chart(title, picture.markup(), [name for name, _, _ in drawn])
+    return Chart(title, picture.markup(), [(name, look) for name, look, _, _ in drawn])
 
 
 def histogram(title: str, figures: np.ndarray, kind: Figure, bins: int = 20) -> Chart:

@@ -34,6 +34,7 @@ from rayfl.report.compare import (
     short_labels,
 )
 from rayfl.report.look import (
+    COLOURS,
     HATCHES,
     LINE_WIDTH,
     WIDTH,
@@ -46,6 +47,7 @@ from rayfl.report.look import (
     scale_axis,
     style,
 )
+from rayfl.report.method_looks import LOOKS, PLACES, looks_of
 from rayfl.report.text import mean_and_std, plain_table, range_text
 from rayfl.settings.description import changes_data, flatten_config
 from rayfl.system.text import counted, one_line, warn
@@ -132,9 +134,9 @@ class Plot:
         with Look.of(**look) as shown:
             figure, axes = shown.grid(len(panels))
             for ax, panel in zip(axes, panels):
-                for place, group in enumerate(groups):
+                for group in groups:
                     if curves := panel_curves(group, panel, quantity):
-                        draw_band(ax, *over_seeds(curves), shown.label(group.name), place)
+                        draw_band(ax, *over_seeds(curves), shown.label(group.name), group.look)
                 ax.set(title=_panel_title(panel, shown), xlabel="completed rounds")
                 ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             label = drawn(f"test {_figure_of(groups).title if quantity == 'figure' else quantity}")
@@ -191,15 +193,16 @@ class Plot:
         """
         lines = sweep_lines(self.runs, over, view, self.by)
         groups = [group for _, points in lines for _, group in points]
+        line_looks = looks_of(points[0][1].method for _, points in lines)
         panels = check_panels(_as_list("panels", panels) or [ALL], groups)
         values = sorted({x for _, points in lines for x, _ in points})
         with Look.of(**self._labelled(look)) as shown:
             figure, axes = shown.grid(len(panels))
             for ax, panel in zip(axes, panels):
-                for place, (name, points) in enumerate(lines):
+                for look_of_line, (name, points) in zip(line_looks, lines):
                     means, errors = _means_and_errors([(group, panel) for _, group in points])
                     bars = np.nan_to_num(errors)  # one seed has a bar of length 0
-                    looks = style(place) | marker(place)
+                    looks = style(look_of_line) | marker(look_of_line)
                     x = [value for value, _ in points]
                     ax.errorbar(x, means, yerr=bars, label=shown.label(name), capsize=2, **looks)
                 scale_axis(ax, values)
@@ -239,8 +242,8 @@ class Plot:
                     width,
                     yerr=errors,
                     label=shown.label(group.name),
-                    color=style(place)["color"],
-                    hatch=HATCHES[place % len(HATCHES)],
+                    color=style(group.look)["color"],
+                    hatch=HATCHES[sum(divmod(group.look, len(COLOURS))) % len(HATCHES)],
                     edgecolor="white",
                     linewidth=0.5,
                     error_kw={"elinewidth": 1, "ecolor": "#333333"},
@@ -267,12 +270,11 @@ class Plot:
         """
         groups = self._groups([] if view is None else [view])
         sets = group_by(groups, lambda g: str(g.runs[0].config["data"]["class_path"]).rpartition(".")[2])
-        places = {name: place for place, name in enumerate(dict.fromkeys(group.name for group in groups))}
         with Look.of(**self._labelled(look)) as shown:
             figure, axes = shown.grid(len(sets), polar=True, height=3.8)
             for ax, (data, own) in zip(axes, sets.items()):
                 assert isinstance(ax, PolarAxes)
-                _draw_radar(ax, data, own, places, shown)
+                _draw_radar(ax, data, own, shown)
             return shown.add_legend(figure, axes)
 
     def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
@@ -300,7 +302,7 @@ class Plot:
             for place, (group, seeds) in enumerate(zip(groups, runs)):
                 values = kind.scale * np.concatenate([run for own in seeds for run in own])
                 values = values[~np.isnan(values)]
-                color, name = style(place)["color"], shown.label(group.name)
+                color, name = style(group.look)["color"], shown.label(group.name)
                 boxes.boxplot(
                     values,
                     positions=[place],
@@ -312,9 +314,9 @@ class Plot:
                 )
                 if few:
                     means = kind.scale * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
-                    each.plot(means, color=color, linestyle="", label=name, **marker(place))
+                    each.plot(means, color=color, linestyle="", label=name, **marker(group.look))
                 elif len(values):
-                    each.ecdf(values, label=name, linewidth=LINE_WIDTH, **style(place))
+                    each.ecdf(values, label=name, linewidth=LINE_WIDTH, **style(group.look))
             names = [shown.label(group.name) for group in groups]
             turned = shown.tick_rotation(names, figure.get_figwidth() / columns)
             boxes.set_xticks(range(len(groups)), names, fontsize="small", **turned)
@@ -419,7 +421,12 @@ def drawn_groups(
                 warn(f"{label} is left out: {missing_scores(runs[0])}")
     if not found:
         raise Missing("runs", "have not been evaluated, so there is nothing to draw")
-    return found
+    methods: dict[str, str] = {}  # by name, for the same row may have groups on several data sets
+    for group in sorted(found, key=lambda group: PLACES.get(group.method, LOOKS)):
+        methods.setdefault(group.name, group.method)
+    looks, places = dict(zip(methods, looks_of(methods.values()))), list(methods)
+    found = [replace(group, look=looks[group.name]) for group in found]
+    return sorted(found, key=lambda group: places.index(group.name))
 
 
 def _group_names(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
@@ -540,10 +547,8 @@ def _panel_title(panel: str, look: Look) -> str:
 # ---- parts of pictures
 
 
-def _draw_radar(
-    ax: PolarAxes, data: str, groups: Sequence[RunGroup], places: Mapping[str, int], look: Look
-) -> None:
-    """Draw the radar of a data set; ``places`` are those of the groups in the legend."""
+def _draw_radar(ax: PolarAxes, data: str, groups: Sequence[RunGroup], look: Look) -> None:
+    """Draw the radar of a data set."""
     domains = domains_of(groups)
     if len(domains) < 3:
         raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three", "draw bars")
@@ -554,15 +559,14 @@ def _draw_radar(
     shares = shares if kind.higher else 1 / shares
     angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
     for group, row in zip(groups, shares):
-        place = places[group.name]
         ax.plot(
             [*angles, angles[0]],
             [*row, row[0]],
             label=look.label(group.name),
             linewidth=LINE_WIDTH,
             clip_on=False,  # marks on the outer ring are whole
-            **style(place),
-            **marker(place),
+            **style(group.look),
+            **marker(group.look),
         )
     values = [f"{b:.1f} %" if kind.percent else kind.text(b) for b in best]
     names = [f"{look.label(domain)}\n{value}" for domain, value in zip(domains, values)]

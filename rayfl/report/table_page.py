@@ -10,10 +10,10 @@ from urllib.parse import quote
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import TUNED, engine_lines
-from rayfl.report.compare import conflicts_of, group_by, over_seeds, samples
+from rayfl.report.compare import conflicts_of, group_by, method_of, over_seeds, samples
 from rayfl.report.critical_difference import ranks_chart
+from rayfl.report.method_looks import looks_of
 from rayfl.report.page import (
-    LOOKS,
     PAGE,
     Chart,
     Line,
@@ -38,6 +38,9 @@ from rayfl.report.printed import Printed
 from rayfl.report.run_page import list_warnings, log_warnings
 from rayfl.report.text import clock, size
 from rayfl.system.text import one_line
+
+DRAWN = 8
+"""Lines of a chart at most."""
 
 
 def table_page(
@@ -119,14 +122,16 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     found = []
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
         lines, kind = [], cells[0].figure_kind
-        for row, own in group_by(cells, lambda run: cell_of(run)[0]).items():
+        rows = group_by(cells, lambda run: cell_of(run)[0])
+        for look, (row, own) in zip(looks_of(method_of(own[0]) for own in rows.values()), rows.items()):
             rounds, values = over_seeds([run.curve()] for run in own)
             if len(rounds) and not conflicts_of(own, cell_of):
-                lines.append(Line(row, rounds, values.mean(axis=0)))
-        best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:LOOKS]
-        which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
+                lines.append(Line(row, rounds, values.mean(axis=0), look))
+        best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:DRAWN]
+        which = f"; the {DRAWN} best of {len(lines)} rows" if len(lines) > DRAWN else ""
+        shown = [line for line in lines if line in best]
         found.append(
-            line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", best, kind.axis, kind.text)
+            line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", shown, kind.axis, kind.text)
         )
     return [chart for chart in found if chart is not None]
 

@@ -17,7 +17,7 @@ from tests.support.refusals import told
 def runs(tmp_path_factory):
     """A folder of two methods, two parameters and two seeds, on three domains."""
     folder = tmp_path_factory.mktemp("figure")
-    for method, mu, seed in product(("A", "B"), (0.1, 10.0), (0, 1)):
+    for method, mu, seed in product(("FedAvg", "Local"), (0.1, 10.0), (0, 1)):
         domains, path = ("ink", "print", "paint"), folder / method / f"{mu}-{seed}"
         write_run(path, method=method, mu=mu, seed=seed, rounds=4, domains=domains)
     return str(folder)
@@ -44,7 +44,7 @@ def test_every_kind_is_drawn(tmp_path, capsys, runs, options):
     assert out.splitlines()[-1] == str(path)
     assert ("rounds until 10 % are reached" in out) == ("--target" in more)
     colours = {tuple(c) for c in (255 * imread(path)[..., :3]).round().astype(int).reshape(-1, 3)}
-    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the first two series
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the two methods
 
 
 def test_lines_are_called_as_in_papers_while_a_run_goes_on_and_after(tmp_path, capsys):
