@@ -66,7 +66,7 @@ def test_the_labels_of_a_real_run(tmp_path):
 
 
 def test_runs_are_found_below_folders(runs):
-    found = run_folders([Path(runs, "B", "0.1-1"), Path(runs)])
+    found = run_folders([Path(runs, "Local", "0.1-1"), Path(runs)])
     assert len(found) == 8
     assert [Result.load(path).config["seed"] for path in found[:2]] == [1, 0]
 
