@@ -270,17 +270,17 @@ def parser_of_function(
         if (each.annotation, each.default) == (bool, False):
             made.add(f"--{name}", action="store_true", help=facts["help"])
             continue
-        kinds = union_members(each.annotation)
+        kinds, needed = union_members(each.annotation), each.default is each.empty
+        named = not needed or of_method or each.kind is each.KEYWORD_ONLY
+        may_lack = NoneType in kinds and not named
         for kind in kinds:
             if get_origin(kind) in (list, tuple, Sequence):
-                facts |= {"kind": get_args(kind)[0], "nargs": "*" if NoneType in kinds else "+"}
+                facts |= {"kind": get_args(kind)[0], "nargs": "*" if may_lack else "+"}
                 facts |= {"nargs": len(get_args(kind))} if get_origin(kind) is tuple else {}
-        if each.default is not each.empty:
-            made.add(f"--{name}", default=each.default, **facts)
-        elif of_method or each.kind is each.KEYWORD_ONLY:
-            made.add(f"--{name}", required=True, **facts)
+        if named:
+            made.add(f"--{name}", **facts | ({"required": True} if needed else {"default": each.default}))
         else:
-            made.add(name, **({"nargs": "?"} if NoneType in kinds else {}) | facts)
+            made.add(name, **({"nargs": "?"} if may_lack else {}) | facts)
     return made
 
 

@@ -47,7 +47,7 @@ from rayfl.system.text import (
     print_note,
 )
 from rayfl.system.text import escape_markdown as escaped
-from rayfl.tune.outcome import PointResult, write_best, write_points
+from rayfl.tune.outcome import BestPoints, PointResult, write_best, write_points
 from rayfl.tune.space import SearchPoint, Space
 from tests.support.records import write_run
 from tests.support.refusals import refused
@@ -290,7 +290,7 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
     point = SearchPoint(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
-    write_points([PointResult(point, [0], [0.5], [0.5], 1)], None, tmp_path / "points.csv")
+    write_points([PointResult(point, [0], [0.5], [0.5], 1)], BestPoints([], []), tmp_path / "points.csv")
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
         assert next(csv.DictReader(file))["'" + trap] == "'" + trap
