@@ -1,4 +1,12 @@
 "use strict";
+// What a reader has typed or hidden stays when the page of a run loads itself again.
+const kept = (() => { try { return sessionStorage; } catch { return {}; } })();
+const keep = (input, table, what, property, apply) => {
+  const name = [location.pathname, table.caption.textContent, what].join(" ");
+  if (kept[name] !== undefined) input[property] = JSON.parse(kept[name]);
+  input.addEventListener("input", () => { kept[name] = JSON.stringify(input[property]); apply(); });
+  apply();
+};
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const key = (row, k) => {
@@ -30,9 +38,25 @@ for (const table of document.querySelectorAll("table.sortable")) {
     input.type = "search";
     label.append("Search: ", input);
     table.parentElement.before(label);
-    input.addEventListener("input", () => {
+    keep(input, table, "search", "value", () => {
       const wanted = input.value.toLowerCase();
       for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    });
+  }
+  const heads = [...table.tHead.rows[0].cells];
+  if (heads.length > 6) {
+    const columns = document.createElement("details"), summary = document.createElement("summary");
+    summary.textContent = "Columns";
+    columns.append(summary);
+    table.parentElement.before(columns);
+    heads.forEach((head, k) => {
+      const label = document.createElement("label"), input = document.createElement("input");
+      Object.assign(input, { type: "checkbox", checked: true });
+      label.append(input, " ", head.textContent);
+      columns.append(label);
+      keep(input, table, `column ${k}`, "checked", () => {
+        for (const row of table.rows) row.cells[k].hidden = !input.checked;
+      });
     });
   }
 }
