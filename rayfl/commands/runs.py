@@ -22,7 +22,7 @@ from rayfl.system.files import lock_folder, read_file
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted, one_line, print_note, warn
 
-COLUMNS = ("folder", "method", "data", "state", "headline", "rounds", "age")
+SHOWN_FACTS = ("folder", "method", "data", "state", "headline", "rounds", "age")
 """Those of the table; CSV and JSON have all."""
 
 
@@ -95,10 +95,12 @@ def runs_table(records: Sequence[Mapping[str, Any]]) -> Table:
     """Return the list as a table; where a terminal lacks room, it cuts the data first."""
     table = plain_table(counted(len(records), "run"))
     table.padding = 0, 1, 0, 0
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in COLUMNS[4:] else "left", no_wrap=name != "data")
+    for name in SHOWN_FACTS:
+        table.add_column(name, justify="right" if name in SHOWN_FACTS[4:] else "left", no_wrap=name != "data")
     for record in records:
-        table.add_row(*(Text(one_line(f"{record[c]}"), no_wrap=True, overflow="ellipsis") for c in COLUMNS))
+        table.add_row(
+            *(Text(one_line(f"{record[c]}"), no_wrap=True, overflow="ellipsis") for c in SHOWN_FACTS)
+        )
     return table
 
 

@@ -11,9 +11,9 @@ from rayfl.methods import METHODS
 COLOURS, KINDS = 7, 8
 """Colours; and, of each, dashes and markers, which tell lines apart for readers who see no colours."""
 LOOKS = COLOURS * KINDS
-FIRST = ("FedAvg", "Local", "FedPer", "Ditto", "FedBN", "FedRep", "FedCO2")
+USUAL_METHODS = ("FedAvg", "Local", "FedPer", "Ditto", "FedBN", "FedRep", "FedCO2")
 """Methods of which most pictures have some: each has a colour of its own among them."""
-PLACES = {name: place for place, name in enumerate(dict.fromkeys([*FIRST, *METHODS]))}
+PLACES = {name: place for place, name in enumerate(dict.fromkeys([*USUAL_METHODS, *METHODS]))}
 """The order of methods in pictures; those of one's own follow."""
 
 

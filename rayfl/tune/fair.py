@@ -39,7 +39,7 @@ SEED = 10_000
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedCell:
     """What the search of a cell has chosen.
 
     Attributes:
@@ -158,7 +158,7 @@ def _tune_cell(
     folder: Path,
     code: Literal["changed"] | None,
     console: Console,
-) -> Choice | None:
+) -> TunedCell | None:
     """Search a cell, or go on with its search; None: it was told to stop."""
     begun = (folder / SWEEP).is_file()
     done = sweep.run(space, folder, resume=begun, code=code, console=console)
@@ -170,7 +170,7 @@ def _tune_cell(
     best = done.best.points[0]
     chosen = space.search[0][0].bundles[best.point.values["point"]]
     lines = [line for result in done.results for run in result.folders for line in engine_lines(run)]
-    return Choice(
+    return TunedCell(
         row,
         column,
         space.result_settings,
@@ -190,13 +190,13 @@ def _chosen_text(key: str, value: Any, tried: Sequence[Any]) -> str:
     return f"{key}={display_value(value)}{edge}"
 
 
-def read_choices(output: Path) -> list[Choice]:
+def read_choices(output: Path) -> list[TunedCell]:
     """Return what searches of a table's folder have chosen."""
     file = output / TUNING
-    return [build_object(Choice, each) for each in read_json(file)] if file.is_file() else []
+    return [build_object(TunedCell, each) for each in read_json(file)] if file.is_file() else []
 
 
-def with_choices(table: Table, choices: Sequence[Choice]) -> Table:
+def with_choices(table: Table, choices: Sequence[TunedCell]) -> Table:
     """Return a table with a tuned column beside every one of which cells are tuned."""
     columns: dict[str, DottedSettings] = {}
     for name, settings in table.columns.items():
@@ -211,7 +211,7 @@ def with_choices(table: Table, choices: Sequence[Choice]) -> Table:
     return replace(table, columns=columns, rows=rows)
 
 
-def choices_sheet(choices: Sequence[Choice]) -> Sheet:
+def choices_sheet(choices: Sequence[TunedCell]) -> Sheet:
     """Return what was chosen for each cell, and what it has cost."""
     columns: dict[str, list[str | SheetCell]] = {
         "row": [one_line(each.row) for each in choices],

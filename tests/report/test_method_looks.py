@@ -4,7 +4,7 @@ from itertools import islice, permutations
 
 from rayfl.methods import METHODS
 from rayfl.report.look import marker, style
-from rayfl.report.method_looks import COLOURS, FIRST, LOOKS, looks_of
+from rayfl.report.method_looks import COLOURS, LOOKS, USUAL_METHODS, looks_of
 
 
 def test_a_method_has_one_look_whatever_stands_beside_it() -> None:
@@ -12,7 +12,7 @@ def test_a_method_has_one_look_whatever_stands_beside_it() -> None:
     assert len(set(alone.values())) == len(METHODS)
     for names in islice(permutations(METHODS, 3), 0, None, 997):
         assert looks_of(names) == [alone[name] for name in names]
-    assert len({alone[name] % COLOURS for name in FIRST}) == COLOURS
+    assert len({alone[name] % COLOURS for name in USUAL_METHODS}) == COLOURS
 
 
 def test_further_lines_of_a_method_have_its_colour() -> None:
