@@ -128,7 +128,7 @@ def run_table(given: Any) -> int:
             return 128 + signal.SIGINT
         found = fair.read_choices(output)
         table, choices = fair.with_choices(table, found), fair.choices_sheet(found)
-        further = [fair.tuned(column) for column in columns if given.tune]
+        further = [fair.tuned_column(column) for column in columns if given.tune]
         tuned, _ = plan_cells(table, rows, further, seeds, changes, output)
         check_cells(table, tuned)
         cells = sorted([*cells, *tuned], key=lambda cell: seeds.index(cell.seed))

@@ -27,8 +27,7 @@ class SweepOptions:
 
     The best point is chosen on validation data and reported with test data. All options of rayfl run are
     taken too, such as --data.root DATA --engine.actors 1: they hold for all trials, and win over the base.
-    With --resume only those of the engine, of
-    checkpoints and of loggers may be given.
+    With --resume only those of the engine, of checkpoints and of loggers may be given.
 
     Args:
         space: the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse.

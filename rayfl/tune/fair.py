@@ -65,12 +65,19 @@ class TunedCell:
     seconds: float
 
 
-def tuned(column: str) -> str:
+def tuned_column(column: str) -> str:
     """Return the column that has the tuned cells of another one."""
     return f"{column}{TUNED}"
 
 
-def space_of_cell(table: Table, row: str, column: str, points: int, settings: DottedSettings) -> Space:
+def space_of_cell(
+    table: Table,
+    row: str,
+    column: str,
+    points: int,
+    settings: DottedSettings,
+    values: Mapping[str, Sequence[Any]],
+) -> Space:
     """Return what is searched for a cell: the cell as it is, and other points, drawn without repetition.
 
     Args:
@@ -79,10 +86,10 @@ def space_of_cell(table: Table, row: str, column: str, points: int, settings: Do
         column: of the cell.
         points: how many are tried; fewer where there are no more.
         settings: of the cell.
+        values: what is tried of each setting, see :func:`values_of_cell`.
     """
     base = with_absolute_root({key: value for key, value in settings.items() if key != "cell"})
     federation, tried = federation_of(base), {AS_IT_IS: DottedSettings()}
-    values = values_of_cell(table, row, column, settings)
     every = [dict(zip(values, point)) for point in product(*values.values())]
     for place in numpy_generator(0, "points of a cell").permutation(len(every)):
         if len(tried) == points:
@@ -136,11 +143,11 @@ def tune_cells(
     """
     made = {(each.row, each.column): each for each in read_choices(output)}
     for (row, column), settings in cells.items():
-        space = space_of_cell(table, row, column, points, settings)
+        values = values_of_cell(table, row, column, settings)
+        space = space_of_cell(table, row, column, points, settings, values)
         if (row, column) in made and made[row, column].space == space.result_settings:
             continue
         folder = output / "tuning" / slug_of(row) / slug_of(column)
-        values = values_of_cell(table, row, column, settings)
         found = _tune_cell(space, values, row, column, folder, code, console)
         if found is None:
             return False
@@ -202,11 +209,11 @@ def with_choices(table: Table, choices: Sequence[TunedCell]) -> Table:
     for name, settings in table.columns.items():
         columns[name] = settings
         if any(each.column == name for each in choices):
-            columns[tuned(name)] = settings
+            columns[tuned_column(name)] = settings
     rows = dict(table.rows)
     for each in choices:
         own = rows[each.row]
-        further = {tuned(each.column): own.at.get(each.column, {}) | each.settings}
+        further = {tuned_column(each.column): own.at.get(each.column, {}) | each.settings}
         rows[each.row] = replace(own, at=own.at | further)
     return replace(table, columns=columns, rows=rows)
 

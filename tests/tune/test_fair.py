@@ -27,7 +27,9 @@ def tables(folder: Path, text: str = VALIDATED) -> Table:
 
 
 def space(table: Table, points: int, row: str = "Prox", column: str = "even") -> Space:
-    return fair.space_of_cell(table, row, column, points, table.settings(row, column))
+    settings = table.settings(row, column)
+    values = fair.values_of_cell(table, row, column, settings)
+    return fair.space_of_cell(table, row, column, points, settings, values)
 
 
 def bundles(found: Space) -> Mapping[str, Mapping[str, Any]]:

@@ -44,7 +44,7 @@ class InputColumn:
             clients: int64 [n], whose row each is, -1 for nobody's; None: nobody's.
         """
         if self.values is not None:
-            return (texts_of(given).to_numpy()[:, None] == np.array(self.values, object)).astype(np.float32)
+            return (as_texts(given).to_numpy()[:, None] == np.array(self.values, object)).astype(np.float32)
         x = given.fillna(self.fill).to_numpy(np.float64)
         if self.scale is not None:
             known = [each or self.scale for each in self.scales or []]
@@ -107,7 +107,7 @@ class Encoding:
         return np.concatenate([column.encode(frame[column.name], clients) for column in self.columns], axis=1)
 
 
-def texts_of(column: pd.Series) -> pd.Series:
+def as_texts(column: pd.Series) -> pd.Series:
     """Return values as texts; missing ones as they are."""
     return column.astype(object).where(column.isna(), column.astype(str))
 

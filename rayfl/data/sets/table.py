@@ -14,7 +14,7 @@ from rayfl.data.base import TestFrom
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise, texts_of
+from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise, as_texts
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_frame
 from rayfl.errors import BadData, Conflict, Missing, Unknown
@@ -28,7 +28,7 @@ FILE = "file"
 """As ``users``: every file has the rows of one client."""
 MOST_TEXTS = 100
 """Different texts of a column that are inputs without a question."""
-_PART_NAMES = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
+_PARTS_BY_WORD = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
 _PART = "part of the data"
 _DROP = "data.drop: "
 _DATE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?"
@@ -197,9 +197,9 @@ class Table(SampleData):
             raise Unknown("data", f"have no column {odd[0]!r}{near} There are {', '.join(there[:20])}")
         if self.split:
             words = frame[self.split].astype(str).str.lower()
-            if odd := sorted({*words} - _PART_NAMES.keys()):
+            if odd := sorted({*words} - _PARTS_BY_WORD.keys()):
                 raise BadData(f"column {self.split!r}", f"has {odd[0]!r}", "it must say train, val or test")
-            frame[_PART] = words.map(_PART_NAMES)
+            frame[_PART] = words.map(_PARTS_BY_WORD)
         order = frame[_PART].map({TRAIN: 0, VAL: 1, TEST: 2}).argsort(kind="stable")
         return frame.iloc[order].reset_index(drop=True)
 
@@ -256,7 +256,7 @@ def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
         raise BadData(f"column {name!r}", problem, f"or leave it out ({_DROP}[{name}])")
     if not known.map(lambda value: isinstance(value, str | bool | int | float)).all():
         raise BadData(f"column {name!r}", f"holds {type(known.iloc[0]).__name__}", "give numbers or texts")
-    return texts_of(column).where(column.notna(), None)
+    return as_texts(column).where(column.notna(), None)
 
 
 def _codes(column: pd.Series) -> np.ndarray:
