@@ -55,6 +55,8 @@ class TableOptions:
             engine Ray one.
         tune: first search so many points for each cell on validation data: the cell as it is, then learning
             rates and what its method's tune space has; the best are the cells of further columns.
+        target: the page says after how many rounds and bytes cells reach this test figure, as it is printed;
+            default: that of the row of reference in each column.
         keep_checkpoints: keep the checkpoints of finished cells.
     """
 
@@ -68,6 +70,7 @@ class TableOptions:
     list: bool = False
     jobs: int | None = None
     tune: int | None = None
+    target: float | None = None
     keep_checkpoints: bool = True
 
 
@@ -149,7 +152,7 @@ def run_table(given: Any) -> int:
         written = write_tables(entries, table.title, output, table.reference, printed)
         planned = len(cells) + len(earlier)
         page = partial(table_page, table.title, entries, recorded, output, planned, printed, choices)
-        if write_page(output, page):
+        if write_page(output, partial(page, table.reference, given.target)):
             written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
         if printed and printed.rows:

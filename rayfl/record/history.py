@@ -148,7 +148,7 @@ class History(DisplayMixin):
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
         times: int64 [clients], in how many rounds an update of each was used.
         first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
-        used: round with an evaluation -> int64 [n], the clients whose update it used.
+        used: round -> int64 [n], the clients whose update it used.
         untrained: round -> the clients that it scored before they had trained, see ``records.md``.
         scores: (point, view, split) -> scores; after training only the cohort has new ones, and for other
             clients the record has the latest.
@@ -203,8 +203,8 @@ class HistoryBuilder:
         used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
         history.times[used] += 1
         history.first[used] = np.minimum(history.first[used], record["round"])
+        history.used[record["round"]] = used
         if "evaluation" in record:
-            history.used[record["round"]] = used
             history.untrained[record["round"]] = record.get("untrained", {})
         for key, score in evaluations(record, clients):
             rounds, rows = self._rows.setdefault(key, ([], []))

@@ -200,7 +200,7 @@ def points_table(space: Space, results: Sequence[PointResult], best: BestPoints)
     for head in sheet.heads[1:]:
         table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
     for row in sheet.rows:
-        cells = [cell.text + " *" * cell.best if isinstance(cell, SheetCell) else cell for cell in row[1:]]
+        cells = [cell if isinstance(cell, str) else cell.text + " *" * bool(cell.rank) for cell in row[1:]]
         table.add_row(*cells, style="bold" if cells[-1].endswith(" *") else None)
     table.caption, table.caption_justify = best.caption(), "left"
     return table
@@ -221,15 +221,15 @@ def points_sheet(
     keys, kind = (results[0].point.values, results[0].kind) if results else ({}, ACCURACY)
     stars, rows = best.points, list[Row]()
     for r in results:
-        starred, (test, deviation) = any(r is star for star in stars), mean_and_std(r.tests)
+        rank, (test, deviation) = "best" * any(r is star for star in stars), mean_and_std(r.tests)
         rows.append(
             [
                 SheetCell(str(r.number), r.number, href=link(r.folders[0], home) if r.folders else ""),
                 *map(_value_cell, r.point.values.values()),
                 count_cell(len(r.seeds)),
                 SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-                SheetCell(r.score_text(metric), r.score, best=starred),
-                SheetCell(r.kind.shown(test, deviation), test, best=starred),
+                SheetCell(r.score_text(metric), r.score, rank=rank),
+                SheetCell(r.kind.shown(test, deviation), test, rank=rank),
             ]
         )
     figures = f"validation {compared(metric, kind).name}", f"test {kind.title}"
