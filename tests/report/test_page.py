@@ -275,21 +275,22 @@ if (column.checked) {  // the first time
   const search = document.querySelector("#clients ~ label input");
   search.value = "print"; search.dispatchEvent(new Event("input"));
   column.click();
-  slider.value = 2; slider.dispatchEvent(new Event("input"));
+  slider.value = 3; slider.dispatchEvent(new Event("input"));
   location.reload();
 }
 document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
 document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
 const pixels = canvas.getContext("2d").getImageData(0, 0, 10, 6).data;
-const chart = document.querySelector("#curves ~ .charts .chart"), picked = [slider.value];
+const chart = document.querySelector("#curves ~ .charts .chart");
+const output = document.querySelector("output"), picked = [output.value];
 const click = (where, share) => {
   const box = where.getBoundingClientRect();
   where.dispatchEvent(new MouseEvent("click", { clientX: box.left + share * box.width }));
-  picked.push(slider.value);
+  picked.push(output.value);
 };
 click(chart, chart.querySelector("polyline").points[1].x / 640);
-click(canvas, 0.75);
-slider.value = 2; slider.dispatchEvent(new Event("input"));
+click(canvas, 0.65);
+slider.value = 3; slider.dispatchEvent(new Event("input"));
 scrollTo(0, 0);
 const found = document.body.appendChild(document.createElement("pre"));
 found.textContent = JSON.stringify({ picked, drawn: [...pixels].filter((_, k) => k % 4 === 3) });
@@ -299,10 +300,10 @@ found.textContent = JSON.stringify({ picked, drawn: [...pixels].filter((_, k) =>
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 def test_a_browser_sorts_searches_and_shows_any_round(tmp_path: Path) -> None:
-    """Clients of one domain are left, a column is hidden, round 3 is shown, also when the page loads again.
+    """Clients of one domain are left, a column is hidden, round 4 is shown, also when the page loads again.
 
     Then they are sorted by training samples, descending. A click on the second point of a curve picks its
-    round, and one on the map the eighth; the map has a pixel where a client took part.
+    round, and one on the map the seventh; the map has a pixel where a client took part.
     """
     result = Result.load(write_run(tmp_path / "run"))
     scores, used = result.history.scores["after_aggregation", "personal", "test"], result.history.used
@@ -317,14 +318,14 @@ def test_a_browser_sorts_searches_and_shows_any_round(tmp_path: Path) -> None:
     assert all(
         row.split("<t")[4].startswith("d") and "hidden" in row.split("<t")[4].split(">")[0] for row in rows
     )
-    assert table.startswith("Clients: test accuracy in %, after aggregation, round 3, scores of round 2<")
-    before = scores.rounds.tolist().index(1)
+    assert table.startswith("Clients: test accuracy in %, after aggregation, round 4<")
+    at = scores.rounds.tolist().index(3)
     shown = [re.findall(r">([^<>]+)</t", row) for row in rows]
-    assert [cells[-4] for cells in shown] == ["yes" if client in used[2] else "no" for client in (5, 3, 1)]
-    assert [cells[-3] for cells in shown] == [f"{100 * scores.figure[before, k]:.2f}" for k in (5, 3, 1)]
-    assert [cells[-1] for cells in shown] == [Figure("loss").text(scores.loss[before, k]) for k in (5, 3, 1)]
+    assert [cells[-4] for cells in shown] == ["yes" if client in used[3] else "no" for client in (5, 3, 1)]
+    assert [cells[-3] for cells in shown] == [f"{100 * scores.figure[at, k]:.2f}" for k in (5, 3, 1)]
+    assert [cells[-1] for cells in shown] == [Figure("loss").text(scores.loss[at, k]) for k in (5, 3, 1)]
     found = json.loads(done.stdout.split("<pre>")[-1].split("</pre>")[0])
-    assert found["picked"] == ["2", str(scores.rounds[1]), "7"]
+    assert found["picked"] == ["4", str(scores.rounds[1] + 1), "7, scores of round 6"]
     drawn = np.array(found["drawn"]).reshape(6, 10) > 0
     assert [np.flatnonzero(column).tolist() for column in drawn.T] == [used[k].tolist() for k in range(10)]
     assert picture.stat().st_size > 5000
