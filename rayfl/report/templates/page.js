@@ -54,7 +54,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       Object.assign(input, { type: "checkbox", checked: true });
       label.append(input, " ", head.textContent);
       columns.append(label);
-      keep(input, `${table.caption.textContent} column ${k}`, "checked", () => {
+      keep(input, `${table.caption.textContent} column ${head.textContent}`, "checked", () => {
         for (const row of table.rows) row.cells[k].hidden = !input.checked;
       });
     });
