@@ -113,7 +113,6 @@ def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
-    space.check()
     output = Path(given.output or Path("runs", space.sweep)).expanduser()
     return space.with_changes(changes), output
 
@@ -129,5 +128,4 @@ def _resumed_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
         raise Conflict(f"--{odd[0]}", f": with --resume only {', '.join(allowed)} may change")
     space = Space.load_from_folder(Path(given.resume))
     space = replace(space, at_once=given.at_once or space.at_once)
-    space.check()
     return space.with_changes(changes), Path(given.resume)

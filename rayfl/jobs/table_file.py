@@ -54,7 +54,7 @@ class _TableFile:
     columns: Any
     rows: Any
     title: YamlText | None = None
-    seeds: Any = (0,)
+    seeds: tuple[int, ...] = (0,)
     base: Any = None
     missing: list[str] = field(default_factory=list)
     reference: YamlText = REFERENCE
@@ -117,14 +117,15 @@ class Table:
             for name in (str(file.table), *columns, *rows):
                 if name != one_line(name):
                     raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
-            base, seeds = _read_settings("base", file.base), check_seeds(file.seeds)
+            check_seeds(file.seeds)
+            base = _read_settings("base", file.base)
             if (reference := str(file.reference)) not in (REFERENCE, *rows):
                 raise Unknown("reference", f"{reference!r} is no row{_name_hint(reference, rows)}")
         return cls(
             path,
             str(file.table),
             on_one_line(file.title),
-            seeds,
+            file.seeds,
             base,
             columns,
             rows,
@@ -191,12 +192,10 @@ def check_file_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None
             return
 
 
-def check_seeds(seeds: Any) -> tuple[int, ...]:
-    """Return the seeds that a file lists."""
-    fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
-    if not fine or len(set(seeds)) < len(seeds):
-        raise BadValue("seeds", f"must be a list of different whole numbers, not {short_repr(seeds)}")
-    return tuple(seeds)
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse no seeds, and one that is there twice."""
+    if not 0 < len(seeds) == len(set(seeds)):
+        raise BadValue("seeds", f"must be different whole numbers, not {short_repr(seeds)}")
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:

@@ -26,12 +26,12 @@ from rayfl.tune.outcome import (
     write_best,
     write_points,
 )
-from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.space import Dimension, SearchPoint, Space
 from rayfl.tune.trial import round_score, validation_score
 from tests.support.federations import small
 from tests.support.records import write_run
 
-SPACE = Space(sweep="s", base={}, search=())
+SPACE = Space(sweep="s", base={}, search=((Dimension("mu", "choice", (1,)),),))
 
 
 def result(

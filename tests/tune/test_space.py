@@ -296,7 +296,7 @@ def test_labels_name_every_point_apart(tmp_path):
 
 APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "unseen_clients", "protocol")
 SAME = ("augment", "normalise", "image_size", "verify", "download", "cache")
-LEARNING = ("training.lr", "method", "method.mu", "net", "rounds", "engine")
+LEARNING = ("training.lr", "method", "method.mu", "net", "rounds")
 
 
 def test_points_that_only_learn_otherwise_are_scored_alike():
