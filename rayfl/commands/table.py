@@ -7,23 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 
 from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.data import FederatedData
-from rayfl.errors import BadValue, InUse, Missing, error_context
+from rayfl.errors import InUse, Missing, error_context
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code, code_changes
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Table, changes_of, data_key, find_file, first_seeds, slug_of
+from rayfl.jobs.table_file import SeedCount, Table, changes_of, data_key, find_file, first_seeds, slug_of
 from rayfl.record.folder import check_folder_kind, read_config
 from rayfl.record.history import CONFIG, METRICS, TABLE, TUNING, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.printed import printed_table
 from rayfl.report.table_page import table_page
+from rayfl.settings import at_least
 from rayfl.settings.description import changes_numbers, config_of, differing_keys, flatten_config
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import merge_layers
@@ -62,12 +63,12 @@ class TableOptions:
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     rounds: int | None = None
-    seeds: int | None = None
+    seeds: SeedCount | None = None
     output: str | None = None
     code: Literal["changed"] | None = None
     list: bool = False
-    jobs: int | None = None
-    tune: int | None = None
+    jobs: Annotated[int, at_least(1)] | None = None
+    tune: Annotated[int, at_least(1)] | None = None
     keep_checkpoints: bool = True
 
 
@@ -93,9 +94,6 @@ def run_table(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
     """
-    for name, value in (("jobs", given.jobs), ("tune", given.tune)):
-        if value is not None and value < 1:
-            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
     table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug_of(table.name))).expanduser()

@@ -6,12 +6,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rayfl.commands.command_line import Parser, parser_of_function
-from rayfl.errors import BadValue, Conflict, Missing
+from rayfl.errors import Conflict, Missing
 from rayfl.federation import Federation
-from rayfl.jobs.table_file import changes_of, find_file, first_seeds
+from rayfl.jobs.table_file import SeedCount, changes_of, find_file, first_seeds
+from rayfl.settings import at_least
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import DottedSettings
@@ -45,12 +46,12 @@ class SweepOptions:
     space: str | None
     resume: str | None = None
     rounds: int | None = None
-    seeds: int | None = None
+    seeds: SeedCount | None = None
     output: str | None = None
     code: Literal["changed"] | None = None
     list: bool = False
-    samples: int | None = None
-    at_once: int | None = None
+    samples: Annotated[int, at_least(1)] | None = None
+    at_once: Annotated[int, at_least(1)] | None = None
     address: str | None = None
 
 
@@ -76,9 +77,6 @@ def run_sweep(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when the trials have ended.
     """
-    for name, value in (("samples", given.samples), ("at_once", given.at_once)):
-        if value is not None and value < 1:
-            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
     changes = changes_of(given, "sweep")
     console = Terminal()
     resume = given.resume is not None

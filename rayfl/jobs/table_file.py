@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
@@ -23,6 +23,7 @@ from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
+from rayfl.settings import at_least, at_most
 from rayfl.settings.description import changes_data, changes_experiment, class_name
 from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers, parse_words
 from rayfl.settings.yaml_file import read_mapping, read_yaml
@@ -41,7 +42,8 @@ FILE_KINDS = {
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 """Options that a table or sweep sets for its runs."""
 
-MOST_SEEDS = 1000
+SeedCount = Annotated[int, at_least(1), at_most(1000)]
+"""How many seeds a command is asked to run."""
 LONGEST_NAME = 200
 """Bytes of a folder's name; file systems take 255."""
 
@@ -202,8 +204,6 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     """Return the requested number of seeds: those of a file, then the smallest other ones."""
     if count is None:
         return tuple(seeds)
-    if not 1 <= count <= MOST_SEEDS:
-        raise BadValue("--seeds", f"is {count}", f"it must be at least 1 and at most {MOST_SEEDS}")
     others = (seed for seed in itertools.count() if seed not in seeds)
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
