@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from rayfl.commands.command_line import ANY_CODE, Parser
 from rayfl.errors import BadValue, Conflict, Unknown, UserError, error_context
 from rayfl.federation import Federation, federation_of, resumed
-from rayfl.jobs.table_file import Table, check_file_kind, find_file, is_table
+from rayfl.jobs.table_file import Table, find_file, is_table, read_file_of
 from rayfl.running.run import FederationRun
 from rayfl.running.settings import RunSettings
 from rayfl.settings.description import RESUMABLE, config_of, dump_config
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import DottedSettings, RawText, flatten_settings, merge_layers
-from rayfl.settings.yaml_file import read_mapping, yaml_text
+from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.error_report import exit_code
 from rayfl.system.text import print_note
 
@@ -119,8 +119,7 @@ def _read_config_file(path: Path, asked: Any, given: DottedSettings) -> DottedSe
             row = settings["cell"]["row"]
             raise Unknown("method", f"is {method} in row {row!r}, which rayfl does not have yet")
         return settings
-    settings = read_mapping(path, "configuration")
-    check_file_kind(path, settings, "configuration")
+    settings = read_file_of(path, "configuration")
     with error_context(path):
         return flatten_settings(settings, path.parent)
 

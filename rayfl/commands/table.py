@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,9 +104,9 @@ def run_table(given: Any) -> int:
     cells, missing = plan_cells(table, rows, columns, seeds, changes, output)
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
+    settings = {(cell.row, cell.column): cell.settings for cell in cells}
     if given.list:
-        begun = [cell for cell in cells if cell.folder.exists()]
-        other = code_changes([cell.folder for cell in begun], [cell.settings for cell in begun])
+        other = code_changes([cell.folder for cell in cells if cell.folder.exists()], settings.values())
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
             state += f", with other code: {', '.join(other[cell.folder])}" if cell.folder in other else ""
@@ -113,7 +114,6 @@ def run_table(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}
     check_code([cell.folder for cell in cells], settings.values(), remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")
@@ -130,10 +130,8 @@ def run_table(given: Any) -> int:
         tuned, _ = plan_cells(table, rows, further, seeds, changes, output)
         check_cells(table, tuned)
         cells = sorted([*cells, *tuned], key=lambda cell: seeds.index(cell.seed))
-    jobs = given.jobs
     engines = {str(cell.settings["engine"]).rpartition(".")[2] for cell in cells}  # a name or an import path
-    if jobs is None and "Ray" in engines:
-        jobs = 1  # a Ray engine takes all CPUs for itself
+    jobs = given.jobs or (1 if "Ray" in engines else None)  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = CellRunner(jobs, progress.print_line, progress.show_jobs, given.keep_checkpoints).run(cells)
     earlier = _finished_earlier(table, cells, output)
@@ -179,21 +177,19 @@ def plan_cells(
     All cells run with the first seed before any second seed starts.
     """
     cells, missing = [], {}
-    for row in rows:
-        for column in columns:
-            settings = merge_layers({"engine": "Inline"}, table.settings(row, column, changes))
-            if method := table.missing_method(settings):
-                missing[row] = method
-                continue
-            with error_context(f"row {row!r}, column {column!r} of {table.path}"):
-                federation = federation_of(settings)
-            for seed in seeds:
-                folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
-                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
-                if not cells[-1].ended_before_first_round:
-                    _check_same(folder, federation, seed)
-    order = {seed: place for place, seed in enumerate(seeds)}
-    return sorted(cells, key=lambda cell: order[cell.seed]), missing
+    for row, column in product(rows, columns):
+        settings = merge_layers({"engine": "Inline"}, table.settings(row, column, changes))
+        if method := table.missing_method(settings):
+            missing[row] = method
+            continue
+        with error_context(f"row {row!r}, column {column!r} of {table.path}"):
+            federation = federation_of(settings)
+        for seed in seeds:
+            folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
+            cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+            if not cells[-1].ended_before_first_round:
+                _check_same(folder, replace(federation, seed=seed))
+    return sorted(cells, key=lambda cell: seeds.index(cell.seed)), missing
 
 
 def check_cells(table: Table, cells: Sequence[Job]) -> None:
@@ -231,20 +227,18 @@ def _check_folder(table: Table, output: Path) -> None:
             raise InUse(output, problem, "choose another --output")
 
 
-def _check_same(folder: Path, federation: Federation, seed: int) -> None:
+def _check_same(folder: Path, federation: Federation) -> None:
     """Refuse a folder that holds a run with other settings than the cell's."""
     if not (folder / CONFIG).is_file():
         return
-    federation = replace(federation, seed=seed)
     there = flatten_config(read_config(folder), shown=True)
     wanted = flatten_config(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if changes_numbers(key)}
     known -= {"clients"} if federation.clients is None else set()  # the data have set their number
-    for key in differing_keys(there, wanted):
-        if key in known:
-            differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
-            problem = f"holds a run with other settings {differ}"
-            raise InUse(folder, problem, "choose another --output, or move it away")
+    if differing := known.intersection(differing_keys(there, wanted)):
+        key = min(differing)
+        problem = f"holds a run with other settings ({key}: {there[key]} there, {wanted[key]} asked for)"
+        raise InUse(folder, problem, "choose another --output, or move it away")
     if federation.rounds < (rounds := there.get("rounds", 0)):
         problem = f"holds a run of {counted(rounds, 'round')}, more than the {federation.rounds} asked for"
         raise InUse(folder, problem, "choose another --output, or ask for as many rounds")
@@ -269,14 +263,12 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
     asked = {cell.folder for cell in cells}
     lengths = {(cell.row, cell.column): cell.rounds for cell in cells}  # other seeds must have as many rounds
     found = []
-    for row in table.rows:
-        for column in table.columns:
-            for path in sorted((output / slug_of(row) / slug_of(column)).glob(f"seed-*/{CONFIG}")):
-                folder, config = path.parent, read_config(path.parent)
-                seed, rounds = config.get("seed", 0), config.get("rounds", 0)
-                other = folder not in asked and rounds == lengths.get((row, column), rounds)
-                if other and Job(row, column, seed, rounds, folder, {}).is_finished:
-                    found.append(folder)
+    for row, column in product(table.rows, table.columns):
+        for path in sorted((output / slug_of(row) / slug_of(column)).glob(f"seed-*/{CONFIG}")):
+            rounds = read_config(path.parent).get("rounds", 0)
+            other = path.parent not in asked and rounds == lengths.get((row, column), rounds)
+            if other and Job(row, column, 0, rounds, path.parent, {}).is_finished:
+                found.append(path.parent)
     return found
 
 
@@ -289,9 +281,8 @@ def _print_plan(
     state = f", {finished} finished, {begun} begun" if finished or begun else ""
     console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True)
     if missing:
-        names = ", ".join(
-            row if row == method else f"{row} (method {method})" for row, method in missing.items()
-        )
-        console.print(f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True)
+        names = [row if row == method else f"{row} (method {method})" for row, method in missing.items()]
+        said = f"Left out, because rayfl does not have them yet: {', '.join(names)}"
+        console.print(said, soft_wrap=True)
     if not cells:
         raise Missing("there is nothing to run: rayfl has none of the methods of these rows")

@@ -205,6 +205,7 @@ def read_choices(output: Path) -> list[TunedCell]:
 
 def with_choices(table: Table, choices: Sequence[TunedCell]) -> Table:
     """Return a table with a tuned column beside every one of which cells are tuned."""
+    choices = [each for each in choices if each.row in table.rows and each.column in table.columns]
     columns: dict[str, DottedSettings] = {}
     for name, settings in table.columns.items():
         columns[name] = settings

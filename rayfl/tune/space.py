@@ -23,12 +23,10 @@ from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
     Table,
-    YamlText,
-    check_file_kind,
     check_seeds,
     folder_name,
     is_table,
-    on_one_line,
+    read_file_of,
     slug_of,
 )
 from rayfl.record.checks import Cell
@@ -220,13 +218,9 @@ class Space:
     def load(cls, path: str | Path) -> Space:
         """Read a tune space."""
         path = Path(path)
-        content = read_mapping(path, "tune space")
-        check_file_kind(path, content, "tune space")
+        content = read_file_of(path, "tune space")
         with error_context(path):
             made = {name: value for name, value in content.items() if value is not None}
-            made |= {
-                k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, YamlText)
-            }
             if isinstance(made.get("scheduler"), str):
                 made["scheduler"] = {"name": made["scheduler"]}
             made["at_once"] = None if made.get("at_once") == "auto" else made.get("at_once")
@@ -236,7 +230,7 @@ class Space:
                 made["search"] = tuple(map(_read_search, search if isinstance(search, list) else [search]))
             root = os.environ.get("RAYFL_DATA")
             space = build_object(cls, made | {"root": root and str(Path(root).absolute())})
-            return replace(space, sweep=folder_name("sweep", space.sweep), title=on_one_line(space.title))
+            return replace(space, sweep=folder_name("sweep", space.sweep))
 
     @classmethod
     def load_from_folder(cls, folder: Path) -> Space:

@@ -60,7 +60,6 @@ SCHEDULERS = {
 SEARCHER_PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
 SWEEP_OPTIONS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
 """Options of schedulers that the sweep sets."""
-TrialEnd = Literal["finished", "stopped", "failed"]
 QUIET_VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -186,7 +185,7 @@ def _run_trials(
             for number, (fixed, search) in enumerate(space.searched_parts()):
                 grids.append(_make_tuner(watcher, fixed, search, number).fit())
                 due += space.count_points(search) * len(space.seeds)
-                if len(watcher.ends) < due:
+                if len(watcher.ended) < due:
                     break
     except _RayGone as broken:
         raise Shortage(str(broken)) from None
@@ -197,8 +196,7 @@ def _run_trials(
         points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
     begun = enumerate(points.values())
     results = [result_of(k, point, list(jobs.values()), space.metric) for k, (point, jobs) in begun]
-    failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
-    complete = len(watcher.ends) == planned
+    complete = len(watcher.ended) == planned
     chooses = space.best and complete
     best = BestPoints.from_results(results, str(space.mode), space.data_keys) if chooses else BestPoints()
     console.print(points_table(space, results, best))
@@ -206,18 +204,17 @@ def _run_trials(
     if complete and write_page(output, lambda: sweep_page(space, results, best, output)):
         written.append(output / PAGE)
     if not complete:
-        over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
+        over = f"{len(watcher.ended)} of {counted(planned, 'trial')} are over, so no point is the best"
         console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
         if not forwarded:
             raise KeyboardInterrupt
-    return SweepResult(grids, results, best, failed, complete, written)
+    return SweepResult(grids, results, best, watcher.failed, complete, written)
 
 
 def _make_tuner(
     watcher: SweepWatcher, fixed: DottedSettings, search: Sequence[Dimension], number: int
 ) -> tune.Tuner:
-    order, part = watcher.order, watcher.part
-    space = order.space
+    order, part, space = watcher.order, watcher.part, watcher.order.space
     samples = space.samples if any(d.is_drawn for d in search) else 1
     pauses = space.scheduler["name"] in PAUSING  # paused trials would count towards at_once
     at_once = None if pauses else part.at_once
@@ -462,7 +459,8 @@ class SweepWatcher(tune.Callback):
 
     Attributes:
         trials: Ray Tune's id of a started trial -> its point and its job.
-        ends: the same id -> how the trial ended, and why if it failed.
+        ended: the same ids, of those that are over.
+        failed: trial -> why it has failed.
         cells: all trials, with placeholders for those that have not started.
         progress: the display for the user.
         board: whether Ray Tune also writes files for TensorBoard.
@@ -483,7 +481,8 @@ class SweepWatcher(tune.Callback):
     ) -> None:
         self.rounds, self.order, self.part, self._gone = rounds, order, part, gone
         self.trials: dict[str, tuple[SearchPoint, Job]] = {}
-        self.ends: dict[str, tuple[TrialEnd, str]] = {}
+        self.ended: set[str] = set()
+        self.failed: dict[Job, str] = {}
         self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
         self._seen = self._ran = time.monotonic()
 
@@ -523,21 +522,23 @@ class SweepWatcher(tune.Callback):
         if job.is_finished:
             self._note_end(trial, "finished")
         elif reason is not None:
-            self._note_end(trial, "failed", str(reason))
+            self._note_failure(trial, str(reason))
         else:
             job.folder.with_name(job.folder.name + STOPPED).touch()
-            self._note_end(trial, "stopped")
+            self._note_end(trial, f"stopped after {len(job.round_seconds())} rounds")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the failure of a trial whose process has died too often."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._note_end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
+        self._note_failure(trial, (text.strip() or "its process died").splitlines()[-1].strip())
 
-    def _note_end(self, trial: Any, end: TrialEnd, reason: str = "") -> None:
-        job = self._job_of(trial)
-        self.ends[trial.trial_id] = (end, reason)
-        rounds = f" after {len(job.round_seconds())} rounds" if end == "stopped" else ""
-        self.progress.print_line(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
+    def _note_failure(self, trial: Any, reason: str) -> None:
+        self.failed[self._job_of(trial)] = reason
+        self._note_end(trial, f"FAILED: {reason}")
+
+    def _note_end(self, trial: Any, end: str) -> None:
+        self.ended.add(trial.trial_id)
+        self.progress.print_line(f"{self._job_of(trial)}: {end}")
 
     def _job_of(self, trial: Any) -> Job:
         if trial.trial_id not in self.trials:
