@@ -156,9 +156,9 @@ def run_table(given: Any) -> int:
         complain(f"rayfl: failed: {cell}: {why}")
     for cell in outcome.elsewhere:
         complain(f"rayfl: left out: {cell} is being run by another process")
-    if outcome.stopped:
+    if outcome.signals:
         console.print("Stopped; the same command goes on.")
-        if outcome.interrupted:
+        if signal.SIGINT in outcome.signals:
             raise KeyboardInterrupt
         return 128 + signal.SIGINT
     return 1 if outcome.failed or outcome.elsewhere else 0

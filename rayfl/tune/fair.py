@@ -148,29 +148,18 @@ def tune_cells(
         if (row, column) in made and made[row, column].space == space.result_settings:
             continue
         folder = output / "tuning" / slug_of(row) / slug_of(column)
-        found = _tune_cell(space, values, row, column, folder, code, console)
-        if found is None:
+        done = sweep.run(space, folder, resume=(folder / SWEEP).is_file(), code=code, console=console)
+        if not done.complete:
             return False
-        made[row, column] = found
+        made[row, column] = _tuned_cell(row, column, space, values, done)
         content = [asdict(made[each]) for each in product(table.rows, table.columns) if each in made]
         write_file(output / TUNING, json.dumps(content, indent=1) + "\n")
     return True
 
 
-def _tune_cell(
-    space: Space,
-    values: dict[str, list[Any]],
-    row: str,
-    column: str,
-    folder: Path,
-    code: Literal["changed"] | None,
-    console: Console,
-) -> TunedCell | None:
-    """Search a cell, or go on with its search; None: it was told to stop."""
-    begun = (folder / SWEEP).is_file()
-    done = sweep.run(space, folder, resume=begun, code=code, console=console)
-    if not done.complete:
-        return None
+def _tuned_cell(
+    row: str, column: str, space: Space, values: dict[str, list[Any]], done: sweep.SweepResult
+) -> TunedCell:
     if not done.best.points:
         why = next(iter(done.failed.values()), "none has a score on validation data")
         raise BadData(f"row {row!r}, column {column!r}", f": no point can be chosen: {why}")

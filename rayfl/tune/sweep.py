@@ -173,8 +173,8 @@ def _run_trials(
         part = trial_resources(federation.engine, clients, nodes, planned, space.at_once, may_grow=wait > 0)
         code = code_of(point.settings for point in space.example_points())
         order = SweepContext(space, output, part.engine, tuple(sys.orig_argv), code)
-        watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process)
-        watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
+        board, wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
+        watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process, board, wait)
         at_once = part.at_once or os.cpu_count() or 1
         with (
             TableProgress(watcher.cells, at_once, console=console, items="trials") as watcher.progress,
@@ -447,6 +447,7 @@ class _RayGone(BaseException):
     """Ray itself has died. Not an Exception, after which Ray Tune would use Ray to clean up."""
 
 
+@dataclass(eq=False)
 class SweepWatcher(tune.Callback):
     """Reports trials to the user, records those that ended, and ends a sweep that cannot continue.
 
@@ -455,7 +456,9 @@ class SweepWatcher(tune.Callback):
         part: the resources of a trial.
         planned: the number of trials.
         rounds: of the longest trial.
-        gone: returns which of Ray's own processes has died.
+        dead_process: returns which of Ray's own processes has died.
+        board: whether Ray Tune also writes files for TensorBoard.
+        wait: seconds to wait for hosts while no trial runs.
 
     Attributes:
         trials: Ray Tune's id of a started trial -> its point and its job.
@@ -463,27 +466,24 @@ class SweepWatcher(tune.Callback):
         failed: trial -> why it has failed.
         cells: all trials, with placeholders for those that have not started.
         progress: the display for the user.
-        board: whether Ray Tune also writes files for TensorBoard.
-        wait: seconds to wait for hosts while no trial runs.
     """
 
-    progress: TableProgress
+    order: SweepContext
+    part: TrialResources
+    planned: int
+    rounds: int
+    dead_process: Callable[[], str | None]
     board: bool
     wait: float
+    progress: TableProgress = field(init=False)
+    trials: dict[str, tuple[SearchPoint, Job]] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    failed: dict[Job, str] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        order: SweepContext,
-        part: TrialResources,
-        planned: int,
-        rounds: int,
-        gone: Callable[[], str | None],
-    ) -> None:
-        self.rounds, self.order, self.part, self._gone = rounds, order, part, gone
-        self.trials: dict[str, tuple[SearchPoint, Job]] = {}
-        self.ended: set[str] = set()
-        self.failed: dict[Job, str] = {}
-        self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
+    def __post_init__(self) -> None:
+        """Begin with placeholders for all trials."""
+        place = self.order.output / "to come"
+        self.cells = [Job("", "", 0, self.rounds, place, {}) for _ in range(self.planned)]
         self._seen = self._ran = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -495,7 +495,7 @@ class SweepWatcher(tune.Callback):
         if time.monotonic() - self._seen < PULSE:
             return
         self._seen = time.monotonic()
-        if part := self._gone():
+        if part := self.dead_process():
             raise _RayGone(f"{part} is gone, and with it all trials: go on with --resume {self.order.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:

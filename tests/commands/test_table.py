@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import signal
 from itertools import product
 
 import numpy as np
@@ -308,7 +309,7 @@ def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):
     assert "rayfl: failed: FedAvg, even, seed 0: no room" in said.err
     assert "left out: FedAvg, by class, seed 0 is being run by another process" in said.err
     assert "a line" in said.out
-    monkeypatch.setattr(CellRunner, "run", lambda self, jobs: TableOutcome(stopped=True))
+    monkeypatch.setattr(CellRunner, "run", lambda self, jobs: TableOutcome(signals=[signal.SIGTERM]))
     assert table.main(given) == 130
     assert "the same command goes on" in capsys.readouterr().out
 
