@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -77,22 +78,19 @@ def run_sweep(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when the trials have ended.
     """
-    changes = changes_of(given, "sweep")
-    console = Terminal()
-    resume = given.resume is not None
+    changes, console, resume = changes_of(given, "sweep"), Terminal(), given.resume is not None
     space, output = _resumed_sweep(given, changes) if resume else _new_sweep(given, changes)
     from rayfl.tune import sweep
 
     sweep.scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", soft_wrap=True)
     trials = counted(space.point_count * len(space.seeds), "trial")
-    lines = [f"{counted(space.point_count, 'point')}, {trials}, in {output}"]
+    console.print(f"{counted(space.point_count, 'point')}, {trials}, in {output}", soft_wrap=True)
     if given.list:
         space.example_points()  # refuses points that cannot work
-        lines += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    if given.list:
+        for dimension in itertools.chain(*space.search):
+            line = f"{dimension.key}: {dimension.kind} {list(dimension.values)}"
+            console.print(line, soft_wrap=True)
         return 0
     swept = sweep.run(space, output, resume=resume, code=given.code, address=given.address, console=console)
     if not swept.complete:
@@ -109,8 +107,8 @@ def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
     space = Space.load(find_file(given.space, "tune_spaces"))
     if given.samples is not None and not space.has_draws:
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
-    space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
-    space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
+    seeds, at_once = first_seeds(space.seeds, given.seeds), given.at_once or space.at_once
+    space = replace(space, seeds=seeds, at_once=at_once, samples=given.samples or space.samples)
     output = Path(given.output or Path("runs", space.sweep)).expanduser()
     return space.with_changes(changes), output
 

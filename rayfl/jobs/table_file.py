@@ -26,7 +26,7 @@ from rayfl.running.settings import with_data_root
 from rayfl.settings import at_least, at_most
 from rayfl.settings.description import changes_data, changes_experiment, class_name
 from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers, parse_words
-from rayfl.settings.yaml_file import read_mapping, read_yaml
+from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.text import did_you_mean, one_line, short_repr
 
 FILE_KINDS = {
@@ -237,10 +237,9 @@ def data_key(settings: DottedSettings) -> str:
 def is_table(path: Path) -> bool:
     """Return whether a file is a table of experiments."""
     try:
-        content = read_yaml(path)
+        return FILE_KINDS["table file"][0] <= read_mapping(path, "table file").keys()
     except UserError:
         return False
-    return isinstance(content, dict) and FILE_KINDS["table file"][0] <= content.keys()
 
 
 def _read_named(place: str, content: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:

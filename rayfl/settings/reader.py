@@ -96,18 +96,12 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
     if isinstance(value, RawText):
         value = parse_word(value, kind, place)
     if base is None:
-        if given:
-            below = _join_names(place, next(iter(given)))
-            if value is _ABSENT:
-                raise Unknown(below, f"is no option; did you mean {place}?")
-            raise Conflict(below, f"is no option: {place} is {short_repr(value)}")
-        return value
-    if isinstance(value, list) and any(get_origin(each) is list for each in union_members(kind)):
-        if given:
-            raise Conflict(
-                place, f"is a list, and {_join_names(place, next(iter(given)))} is given beside it"
-            )
-        inner = next(get_args(each)[0] for each in union_members(kind) if get_origin(each) is list)
+        if value is _ABSENT:
+            raise Unknown(_join_names(place, next(iter(given))), f"is no option; did you mean {place}?")
+        return _without_options(value, given, place)
+    inner = next((get_args(each)[0] for each in union_members(kind) if get_origin(each) is list), None)
+    if isinstance(value, list) and inner is not None:
+        _without_options(value, given, place)
         return [_build_argument(cls, name, inner, {"": each}, place) for each in value]
     if isinstance(value, Mapping):
         value, given = _open_mapping(value, given, place)
@@ -120,12 +114,16 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
     else:
         made = value
     if not (isinstance(made, type) and issubclass(made, base)):
-        if given:
-            raise Conflict(
-                _join_names(place, next(iter(given))), f"is no option: {place} is {short_repr(made)}"
-            )
-        return made
+        return _without_options(made, given, place)
     return build_object(made, given, place)
+
+
+def _without_options(value: Any, given: DottedSettings, place: str) -> Any:
+    """Return a value that has no options; refuse those that are given."""
+    if given:
+        below = _join_names(place, next(iter(given)))
+        raise Conflict(below, f"is no option: {place} is {short_repr(value)}")
+    return value
 
 
 def _open_mapping(value: Mapping[Any, Any], given: DottedSettings, place: str) -> tuple[Any, DottedSettings]:

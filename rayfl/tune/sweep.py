@@ -139,8 +139,9 @@ def run(
         refuse_used(output)
     points = space.example_points()
     federation = federation_of(points[0].settings)
-    own = federation.engine.address if isinstance(federation.engine, Ray) else None
-    Ray(address=address or own).check_address()
+    cluster = federation.engine if isinstance(federation.engine, Ray) else Ray()
+    cluster = replace(cluster, address=address or cluster.address)
+    cluster.check_address()
     if not resume:
         space = check_sweep(space, points)
         space.save(output)
@@ -151,17 +152,17 @@ def run(
         for path in chosen if code else ():
             path.unlink()
         rounds = max(point.rounds for point in points)
-        return _run_trials(space, output.absolute(), rounds, federation, address or own, console)
+        return _run_trials(space, output.absolute(), rounds, federation, cluster, console)
 
 
 def _run_trials(
-    space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
+    space: Space, output: Path, rounds: int, federation: Federation, asked: Ray, console: Console
 ) -> SweepResult:
     planned = space.point_count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     shutil.rmtree(output / "tune", ignore_errors=True)  # an earlier session's, which is never read
     grids: list[tune.ResultGrid] = []
-    cluster = Cluster(address)
+    cluster = Cluster(asked.address)
     cluster.wait_until_up()
     try:
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -169,7 +170,7 @@ def _run_trials(
             ask_hosts({}, [node["NodeID"] for node in alive], ray.get)
         nodes = [node["Resources"] for node in alive]
         clients = federation.clients or len(federation.federated_data())
-        wait = wait_seconds(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
+        wait = wait_seconds(asked.wait)
         part = trial_resources(federation.engine, clients, nodes, planned, space.at_once, may_grow=wait > 0)
         code = code_of(point.settings for point in space.example_points())
         order = SweepContext(space, output, part.engine, tuple(sys.orig_argv), code)
@@ -299,11 +300,12 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
         raise BadValue("scheduler", f"is {name!r}", f"it must be one of {', '.join(SCHEDULERS)}")
     made = getattr(schedulers, SCHEDULERS[name])
     known = arguments_of(made)
+    options = {key: kind for key, kind in known.items() if key not in SWEEP_OPTIONS}
     for key, value in given.items():
-        if key not in known.keys() - SWEEP_OPTIONS:
-            options = ", ".join(known.keys() - SWEEP_OPTIONS) or "no options"
-            raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
-        convert_value(f"scheduler.{key}", value, known[key])
+        if key not in options:
+            listed = ", ".join(options) or "no options"
+            raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {listed}")
+        convert_value(f"scheduler.{key}", value, options[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # Ray Tune's default is in seconds
     try:
