@@ -105,7 +105,7 @@ def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
     if given.space is None:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find_file(given.space, "tune_spaces"))
-    if given.samples is not None and not space.has_draws:
+    if given.samples is not None and not any(d.is_drawn for d in itertools.chain(*space.search)):
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
     seeds, at_once = first_seeds(space.seeds, given.seeds), given.at_once or space.at_once
     space = replace(space, seeds=seeds, at_once=at_once, samples=given.samples or space.samples)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,10 +299,9 @@ def _process_environment(slot: int) -> dict[str, str]:
 
 def _peak_memory(pid: int) -> int:
     """Return the most memory that a process has used so far, in bytes; 0 if that is unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
+    with contextlib.suppress(OSError):
+        if found := re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text()):
+            return 1024 * int(found[1])
     return 0
 
 

@@ -159,10 +159,10 @@ class Table:
         if names is None:
             return list(known)
         found = {class_name(own): own for own in known} | {own: own for own in known}
-        for name in names:
-            if name not in found and class_name(name) not in found:
-                raise Unknown(kind, f"{name!r} is not in {self.path}{_name_hint(name, known)}")
         chosen = [found.get(name, found.get(class_name(name))) for name in names]
+        if None in chosen:
+            name = names[chosen.index(None)]
+            raise Unknown(kind, f"{name!r} is not in {self.path}{_name_hint(name, known)}")
         return [name for name in known if name in chosen]
 
 

@@ -274,11 +274,6 @@ class Space:
         return list(dict.fromkeys(d.key for search in self.search for d in search if d.changes_scoring))
 
     @property
-    def has_draws(self) -> bool:
-        """Whether points are drawn."""
-        return any(d.is_drawn for search in self.search for d in search)
-
-    @property
     def point_count(self) -> int:
         """How many points there are, including repeated ones."""
         return sum(self.count_points(search) for _, search in self.searched_parts())
@@ -440,17 +435,15 @@ def _read_base(path: Path, content: Any) -> tuple[DottedSettings, str]:
     own = {str(key): value for key, value in content.items() if key not in _CELL_KEYS}
     if decided := [key for key in own if key in _SWEEP_KEYS]:
         raise Conflict(f"base.{decided[0]}", "is for the sweep to decide")
-    if "config" not in content:
-        if named := [key for key in _CELL_KEYS if key in content]:
-            raise Missing("base.config", f"must be given: base names a {named[0]}, and no table")
-        return with_absolute_root(merge_layers({}, own)), "base"
-    file = path.parent / str(content["config"])
-    if is_table(file):
+    file = path.parent / str(content["config"]) if "config" in content else None
+    if file is not None and is_table(file):
         settings = Table.load(file).asked_cell(content, own, "base.")
         column = settings.pop("cell")["column"]
         return with_absolute_root(settings), one_line(column)
-    if named := [key for key in ("row", "column") if key in content]:
-        raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
+    if named := [key for key in _CELL_KEYS[1:] if key in content]:
+        raise Missing("base.config", f"must be a table: base names a {named[0]} of one")
+    if file is None:
+        return with_absolute_root(own), "base"
     settings = flatten_settings(read_mapping(file, "configuration"), file.parent)
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SWEEP_KEYS}
     return with_absolute_root(merge_layers(kept, own)), one_line(file.stem)

@@ -303,8 +303,8 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
     options = {key: kind for key, kind in known.items() if key not in SWEEP_OPTIONS}
     for key, value in given.items():
         if key not in options:
-            listed = ", ".join(options) or "no options"
-            raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {listed}")
+            problem = f"is no option of {name}, which has {', '.join(options) or 'none'}"
+            raise Unknown(f"scheduler.{key}", problem)
         convert_value(f"scheduler.{key}", value, options[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # Ray Tune's default is in seconds
