@@ -104,9 +104,10 @@ def run_table(given: Any) -> int:
     cells, missing = plan_cells(table, rows, columns, seeds, changes, output)
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}
+    distinct = {(cell.row, cell.column): cell for cell in cells}.values()  # of all seeds one
+    settings = [cell.settings for cell in distinct]
     if given.list:
-        other = code_changes([cell.folder for cell in cells if cell.folder.exists()], settings.values())
+        other = code_changes([cell.folder for cell in cells if cell.folder.exists()], settings)
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
             state += f", with other code: {', '.join(other[cell.folder])}" if cell.folder in other else ""
@@ -114,14 +115,14 @@ def run_table(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
-    check_code([cell.folder for cell in cells], settings.values(), remove=given.code is not None)
+    check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")
     choices = None
     if given.tune is not None or (output / TUNING).is_file():
         from rayfl.tune import fair  # which takes the time to import Ray
 
-        if given.tune and not fair.tune_cells(table, settings, given.tune, output, given.code, console):
+        if given.tune and not fair.tune_cells(table, distinct, given.tune, output, given.code, console):
             console.print("Stopped; the same command goes on.")
             return 128 + signal.SIGINT
         found = fair.read_choices(output)
@@ -221,7 +222,7 @@ def _check_folder(table: Table, output: Path) -> None:
     """Refuse a folder that belongs to a run, a sweep or another table."""
     check_folder_kind(output, "table")
     if (output / TABLE).is_file():
-        name = read_mapping(output / TABLE, "table file").get("table")
+        name = str(read_mapping(output / TABLE, "table file").get("table"))
         if name != table.name:
             problem = f"holds the table {name}, and {table.path} is the table {table.name}"
             raise InUse(output, problem, "choose another --output")

@@ -114,11 +114,9 @@ def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
 
 
 def _resumed_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
-    if given.space is not None:
-        raise Conflict("--resume", "takes the tune space from the folder; give one of the two")
-    for name in ("rounds", "seeds", "samples", "output"):
+    for name in ("space", "rounds", "seeds", "samples", "output"):
         if getattr(given, name) is not None:
-            raise Conflict("--resume", f"takes everything from the folder; remove --{name}")
+            raise Conflict("--resume", f"takes everything from the folder: leave out the {name}")
     allowed = RESUMABLE[1:]
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
         raise Conflict(f"--{odd[0]}", f": with --resume only {', '.join(allowed)} may change")

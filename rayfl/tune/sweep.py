@@ -508,14 +508,11 @@ class SweepWatcher(tune.Callback):
         if running or not waiting:
             self._ran = time.monotonic()
         elif time.monotonic() - self._ran > self.wait:
-            self._check_room()
+            try:
+                self.part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
+            except UserError as error:
+                raise Shortage(f"{error}; go on with --resume {self.order.output}") from error
             self._ran = time.monotonic()
-
-    def _check_room(self) -> None:
-        try:
-            self.part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
-        except UserError as error:
-            raise Shortage(f"{error}; go on with --resume {self.order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of a trial that finished, was stopped, or reported its failure."""
