@@ -169,6 +169,8 @@ def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> Non
     running.folder.mkdir()
     process: Any = SimpleNamespace(pid=0)
     runner._running = [cells.RunningCell(running, process, process, 0)]
+    assert 10**7 < cells._peak_memory(os.getpid()) < 10**12
+    assert cells._peak_memory(2**22 + 1) == 0, "there is no such process"
     monkeypatch.setattr(cells, "_peak_memory", lambda pid: 800)
     monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
     assert not runner._has_room(), "before its first round nobody knows how much it takes"

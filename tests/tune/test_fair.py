@@ -118,6 +118,8 @@ def test_what_is_chosen_is_recorded_and_not_searched_again(
     settings = whole.settings("Prox", "even, tuned")
     assert (settings["training.lr"], settings["method.mu"]) == (1.0, 0.1)
     assert "training.lr" not in whole.settings("Prox", "even")
+    fewer = tables(tmp_path, VALIDATED.partition("  Prox:")[0].replace("[FedNova]", "[]"))
+    assert [*fair.with_choices(fewer, fair.read_choices(tmp_path)).rows] == ["FedAvg"], "a row may go"
     (line, _) = fair.choices_sheet(fair.read_choices(tmp_path)).rows
     assert line[:4] == ["FedAvg", "even", "training.lr=1!", "100.00"]
 
@@ -141,18 +143,8 @@ def test_values_at_the_edge_are_marked() -> None:
 @pytest.mark.slow
 def test_a_table_has_tuned_columns(tmp_path: Path, ray_runtime: str) -> None:
     """And the command given again repeats nothing."""
-    given = [
-        write(tmp_path, VALIDATED),
-        "--rows",
-        "FedAvg",
-        "--columns",
-        "even",
-        "--seeds",
-        "1",
-        "--tune",
-        "2",
-    ]
-    given += ["--output", str(tmp_path / "out"), "--jobs", "1"]
+    chosen = "--rows FedAvg --columns even --seeds 1 --tune 2 --jobs 1 --output"
+    given = [write(tmp_path, VALIDATED), *chosen.split(), str(tmp_path / "out")]
     for _ in range(2):
         assert table_command.main(given) == 0
         (choice,) = json.loads((tmp_path / "out" / "tuning.json").read_text())
