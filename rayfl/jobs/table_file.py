@@ -224,8 +224,8 @@ def folder_name(key: str, name: str) -> str:
     """
     found = slug_of(name)
     if not 0 < len(found.encode()) <= LONGEST_NAME or name != one_line(name):
-        needs = f"which must be letters or digits and at most {LONGEST_NAME} bytes, because it names a folder"
-        raise BadValue(key, f": the name is {short_repr(name)}, {needs}")
+        needs = f"it must have letters or digits, and at most {LONGEST_NAME} bytes, because it names a folder"
+        raise BadValue(key, f": the name is {short_repr(name)}", needs)
     return found
 
 
