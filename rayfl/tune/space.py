@@ -353,7 +353,8 @@ class Space:
                 point = self.point_of(config | {"search": number})
                 found.setdefault(point.name, point)
         for key, value in self.changes.items():
-            if all(point.settings.get(key) != value for point in found.values()):
+            searched = all(key in {d.key for d in search} for search in self.search)
+            if searched or all(point.settings.get(key) != value for point in found.values()):
                 why = "what the tune space searches replaces it in every point"
                 raise Conflict(f"--{key}", f"has no effect, because {why}", "leave it out")
         return list(found.values())

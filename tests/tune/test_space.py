@@ -106,7 +106,7 @@ def test_numbers_are_those_of_the_federation(tmp_path):
 def test_changes_of_what_is_searched(tmp_path):
     """They are refused where every point has a value of its own, and count for the others."""
     with refused(Conflict, "method.mu"):
-        space(tmp_path, "{method.mu: [0.1, 1.0]}").with_changes({"method.mu": 5.0}).example_points()
+        space(tmp_path, "{method.mu: [0.1, 1.0]}").with_changes({"method.mu": 0.1}).example_points()
     parts = space(tmp_path, "[{method.mu: [0.1, 1.0]}, {training.lr: [0.2]}]")
     points = parts.with_changes({"method.mu": 5.0}).example_points()
     assert [p.settings["method.mu"] for p in points] == [0.1, 1.0, 5.0]
