@@ -83,7 +83,7 @@ class Table:
         """Refuse names that are no folders, names of nothing, and unknown methods."""
         folder_name("table", self.table)
         check_seeds(self.seeds)
-        for names in (self.columns, self.rows):
+        for names in ([self.table], self.columns, self.rows):
             _check_folders(names)
         known = [*METHODS, *WRAPPERS, *self.missing]
         for name, row in self.rows.items():
@@ -170,7 +170,7 @@ def read_file_of(path: Path, wanted: str) -> dict[str, Any]:
     """Read a file of a kind, of which another kind is refused with the command that takes it.
 
     Returns:
-        Its content; names and titles, of which YAML takes some for numbers, are texts in one line.
+        Its content; names and titles, of which YAML takes some for numbers, are texts, titles in one line.
     """
     content = read_mapping(path, wanted)
     kind = next((kind for kind, (names, _) in FILE_KINDS.items() if names <= content.keys()), wanted)
@@ -178,7 +178,8 @@ def read_file_of(path: Path, wanted: str) -> dict[str, Any]:
         raise BadValue(path, f"is {FILE_KINDS[kind][1]} {path}")
     for key in content.keys() & {"table", "sweep", "title", "reference"}:
         if isinstance(content[key], str | int | float):
-            content[key] = one_line(" ".join(str(content[key]).split()))
+            text = str(content[key])
+            content[key] = one_line(" ".join(text.split())) if key == "title" else text
     return content
 
 
@@ -223,7 +224,7 @@ def folder_name(key: str, name: str) -> str:
         name: the name.
     """
     found = slug_of(name)
-    if not 0 < len(found.encode()) <= LONGEST_NAME or name != one_line(name):
+    if not 0 < len(found.encode()) <= LONGEST_NAME:
         needs = f"it must have letters or digits, and at most {LONGEST_NAME} bytes, because it names a folder"
         raise BadValue(key, f": the name is {short_repr(name)}", needs)
     return found
@@ -272,6 +273,8 @@ def _read_settings(place: str, content: Any) -> DottedSettings:
 def _check_folders(names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
+        if name != one_line(name):
+            raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
         other = folders.setdefault(folder_name("", name).lower(), name)
         if other != name:
             raise Conflict(f"{name!r} and {other!r} must differ in letters and digits: they name run folders")

@@ -136,7 +136,9 @@ def run(
             Result.load(summary.parent)
             read_summary(summary.parent)
     else:
-        refuse_used(output)
+        check_folder_kind(output, "sweep")
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
     points = space.example_points()
     federation = federation_of(points[0].settings)
     cluster = federation.engine if isinstance(federation.engine, Ray) else Ray()
@@ -254,13 +256,6 @@ def _make_tuner(
 
 
 # ---- before it runs
-
-
-def refuse_used(output: Path) -> None:
-    """Refuse a folder that is not empty."""
-    check_folder_kind(output, "sweep")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
 
 
 def check_sweep(space: Space, points: Sequence[SearchPoint]) -> Space:
@@ -564,6 +559,5 @@ def _forward_signals() -> Iterator[list[int]]:
         forwarded.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    of_tune = (signal.SIGINT, signal.SIGUSR1)
-    with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP), of_tune):
+    with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP), (signal.SIGINT, signal.SIGUSR1)):
         yield forwarded
