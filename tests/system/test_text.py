@@ -47,8 +47,8 @@ from rayfl.system.text import (
     print_note,
 )
 from rayfl.system.text import escape_markdown as escaped
-from rayfl.tune.outcome import BestPoints, PointResult, write_best, write_points
-from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.outcome import BestPoints, PointResult, write_all, write_best
+from rayfl.tune.space import Dimension, SearchPoint, Space
 from tests.support.records import write_run
 from tests.support.refusals import refused
 
@@ -290,7 +290,8 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
     point = SearchPoint(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
-    write_points([PointResult(point, [0], [0.5], [0.5], 1)], BestPoints([], []), tmp_path / "points.csv")
+    space = Space(sweep="s", base={}, search=((Dimension("mu", "choice", (-1,)),),))
+    write_all(space, [PointResult(point, [0], [0.5], [0.5], 1)], BestPoints(), tmp_path)
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
         assert next(csv.DictReader(file))["'" + trap] == "'" + trap
