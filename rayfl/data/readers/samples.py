@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rayfl.data.partitions.partition import Partition
 from rayfl.data.task import NOT_ASKED, TASKS, Kind, named_task
 from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
+from rayfl.settings import at_least, below
 from rayfl.system.memory import check_memory
 from rayfl.system.text import short_repr
 
@@ -83,6 +84,17 @@ class Form:
 
 class SampleData(Data):
     """Data of somebody's own; classes below it have the option ``users``, which says whose each sample is."""
+
+    names: Sequence[str] | None = None
+    """Names of the classes, for labels from 0; the labels by default. Of other targets, of outputs."""
+    task: str | None = None
+    """What is learned: ``classes``, ``numbers``, ``labels``, ``positions``, or the import path of a class of
+    your own, see :class:`rayfl.data.task.Task`; by default as the targets say.
+    """
+    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
+    """If nothing says what is for testing: the share of every user's samples, or of all samples, that is.
+    These are the same samples for every seed.
+    """
 
     def default_partition(self) -> Partition:
         """Return a client per user where the samples have users, else IID."""

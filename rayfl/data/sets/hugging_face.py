@@ -16,7 +16,6 @@ from rayfl.data.readers.images import open_image, pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
-from rayfl.settings import at_least, below
 from rayfl.system.files import convert_content, explain_decode_errors, open_file, read_json
 from rayfl.system.memory import check_memory
 
@@ -55,8 +54,6 @@ class HuggingFaceData(SampleData):
     """Column with the user of each sample."""
     domains: str | None = None
     """Column with the domain of each sample."""
-    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
-    """If there is no split for testing: the share of every user's samples, or of all samples, that is."""
 
     def load(self) -> Dataset:
         """Read the columns."""
@@ -86,7 +83,7 @@ class HuggingFaceData(SampleData):
         uses = {"training": self.train, "testing": tests, "validation": vals}
         used = ", ".join(f"{name!r} for {use}" for use, name in uses.items() if name)
         remarks = [f"splits of the data: {used}"] if several else []
-        form = Form("HuggingFaceData", None, self.test_fraction, remarks=remarks)
+        form = Form("HuggingFaceData", self.names, self.test_fraction, remarks=remarks, task=self.task)
         return dataset_of(train, test, form, val)
 
     def _part(self, found: Any, split: str) -> Samples:
