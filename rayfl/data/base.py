@@ -1,6 +1,5 @@
 """`Data`: what all data sets have in common, from loading to every client's checked data."""
 
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,7 @@ from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, above, at_least, below
 from rayfl.system.own_code import is_own
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 TestFrom = Literal["published", "pooled", "training"]
 _TEST_SHARE = 0.25  # PFLlib's
@@ -144,7 +142,7 @@ class Data(Settings, ABC, place="data"):
                 f"has NaN or infinity in its inputs, first in sample {first} (from 0): leave such ones out",
             )
         for warning in loaded.warnings:
-            log.warning("%s", warning)
+            warn(warning)
         if vars(self).get("_unnamed") and loaded.users is not None and type(self._partition) is IID:
             vars(self)["partition"] = ByUser()  # recorded, too
             loaded = replace(loaded, remarks=(*loaded.remarks, _USERS))
@@ -221,16 +219,8 @@ class Data(Settings, ABC, place="data"):
             raise BadData("data.partition", f": no client has test samples {what}")
         for found, part, does in ((untrained, "training", "takes no step"), (untested, "test", "trains")):
             if found:
-                log.warning(
-                    "client %d (%d such clients of %d) has no %s samples %s: it %s, and is left out of the "
-                    "means",
-                    found[0],
-                    len(found),
-                    len(clients_data),
-                    part,
-                    what,
-                    does,
-                )
+                such = f"client {found[0]} ({len(found)} such clients of {len(clients_data)})"
+                warn(f"{such} has no {part} samples {what}: it {does}, and is left out of the means")
 
 
 def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator) -> ClientData:

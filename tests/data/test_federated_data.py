@@ -285,7 +285,7 @@ def test_clients_without_test_samples_are_left_out(tmp_path, caplog):
     """Clients without test samples are named and left out of the means."""
     data = Synthetic(train=40, test=20, shape=(3, 20, 20))
     result = small(tmp_path / "run", data=data, clients=30, rounds=1).run()
-    [message] = [record.getMessage() for record in caplog.records if record.name == "rayfl.data.base"]
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     tested = data.federate(30, 0).counts("test") > 0
     assert tested.sum() == 20
     assert f"client {tested.argmin()} (10 such clients of 30) has no test samples" in message

@@ -1,6 +1,5 @@
 """The natural division: whoever a sample comes from."""
 
-import logging
 from typing import Annotated
 
 import numpy as np
@@ -9,8 +8,7 @@ from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.data.partitions.partition import Partition, divide_parts
 from rayfl.errors import Conflict
 from rayfl.settings import at_least
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 
 class ByUser(Partition):
@@ -44,12 +42,8 @@ class ByUser(Partition):
         counts = self._counts(dataset)
         used = np.flatnonzero(counts >= self.min_samples)
         if len(used) < len(counts):
-            log.warning(
-                "ByUser: %d of %d users have fewer than %d training samples, and are left out",
-                len(counts) - len(used),
-                len(counts),
-                self.min_samples,
-            )
+            few = f"{len(counts) - len(used)} of {len(counts)} users have fewer than {self.min_samples}"
+            warn(f"ByUser: {few} training samples, and are left out")
         if clients > len(used):
             raise Conflict(
                 "clients",

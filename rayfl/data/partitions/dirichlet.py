@@ -1,6 +1,5 @@
 """Label skew by shares from a Dirichlet distribution."""
 
-import logging
 from typing import Annotated
 
 import numpy as np
@@ -9,8 +8,7 @@ from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.partition import Partition, by_class, join_indices, make_client_data
 from rayfl.errors import BadData
 from rayfl.settings import above, at_least
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 REDRAWS = 1000  # of a random partition until its minimum counts are reached
 _BATCH = 25  # redraws that are drawn together; a fixed number, because it decides the order of random numbers
@@ -53,11 +51,8 @@ class Dirichlet(Partition):
             cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None
             if cuts is not None:
                 if minimum < self.min_samples:
-                    log.warning(
-                        "%s: %d test samples for every client are out of reach, so 1 is enough now",
-                        what,
-                        self.min_samples,
-                    )
+                    beyond = f"{self.min_samples} test samples for every client are out of reach"
+                    warn(f"{what}: {beyond}, so 1 is enough now")
                 return self._clients_data(dataset, cells, cuts)
         raise BadData(
             "data.partition",

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,8 +24,7 @@ from rayfl.system.files import (
     read_json,
     write_file,
 )
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 Layout = Literal["current", "early"]
 _FILES = {"current": "{split}/{client}.npz", "early": "{split}/{split}{client}_.npz"}
@@ -118,9 +116,9 @@ def write_pfllib_files(data: FederatedData, folder: str | Path, layout: Layout =
             problem = f"leaves client {without[0]} without samples to {part}, and PFLlib cannot load that"
             raise Conflict("data.partition", problem, "use fewer clients, or a more even partition")
     if left := int(data.counts("val").sum()):
-        log.warning("%d validation samples are not written: PFLlib has no validation", left)
+        warn(f"{left} validation samples are not written: PFLlib has no validation")
     if dataset.augment != "none":
-        log.warning("PFLlib will train on the images as they are, without augment=%s", dataset.augment)
+        warn(f"PFLlib will train on the images as they are, without augment={dataset.augment}")
     scale, shift = dataset.scaling
     for part in _FOLDERS:
         for client, client_data in enumerate(data.clients):

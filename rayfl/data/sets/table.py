@@ -119,16 +119,16 @@ class Table(SampleData):
 
     def encode(self, data: FederatedData) -> FederatedData:
         """Return data whose inputs are encoded by the training rows of the clients that train."""
-        held, n = data.held, len(data.dataset)
+        held, n, raw = data.held, len(data.dataset), vars(self)["_raw"]
         rows = [held.split(i, "train") for i in range(data.seen)]
-        encoding = Encoding.fit(self._raw, rows, self.missing, self.standardise)
+        encoding = Encoding.fit(raw, rows, self.missing, self.standardise)
         if self.standardise == "client" and any(data.shared.values()):
             raise Conflict("data.standardise", "is client, and clients share rows", "choose all")
         whose = np.full(n, -1)
         for split in SPLITS:
             owners = np.repeat(np.arange(len(data)), held.counts(split))
             whose[held.indices[split]] = np.where(owners < data.seen, owners, -1)
-        inputs = encoding.encode(self._raw, whose)
+        inputs = encoding.encode(raw, whose)
         return replace(data, dataset=replace(data.dataset, inputs=inputs), encoding=encoding)
 
     @property
