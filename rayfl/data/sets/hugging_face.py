@@ -12,6 +12,7 @@ from pydantic import StringConstraints
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import Dataset
+from rayfl.data.readers.files import FolderData
 from rayfl.data.readers.images import open_image, pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
@@ -28,7 +29,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
 """A name of a file in the same folder: no path, and not ``.`` or ``..``."""
 
 
-class HuggingFaceData(SampleData):
+class HuggingFaceData(SampleData, FolderData):
     """A data set of Hugging Face's library ``datasets``, as its ``save_to_disk`` has written it.
 
     Inputs are pictures of one size, lists of equally many numbers, or of token ids. Nothing is downloaded,
@@ -36,8 +37,6 @@ class HuggingFaceData(SampleData):
     several) is the default partition.
     """
 
-    root: str | None = None
-    """The folder that was written; it must be given."""
     train: str = "train"
     """Split with the training samples, where there are several."""
     test: str | None = None
@@ -57,13 +56,11 @@ class HuggingFaceData(SampleData):
 
     def load(self) -> Dataset:
         """Read the columns."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: HuggingFaceData needs the folder of the data set")
+        folder = self.folder().absolute()
         try:
             from datasets import load_from_disk  # a folder of that name has no such function
         except ImportError:
             raise Missing("data", ": HuggingFaceData needs datasets", "pip install 'rayfl[hf]'") from None
-        folder = Path(self.root).expanduser().absolute()
         with explain_decode_errors(folder, _SAVE_REMEDY):
             size = 0
             for above, _, names in os.walk(folder, onerror=_raise):

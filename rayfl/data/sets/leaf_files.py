@@ -1,16 +1,15 @@
 """`LEAFFiles`: data of users in the JSON that LEAF's scripts write."""
 
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.readers.files import FolderData
 from rayfl.data.readers.samples import Form, dataset_of_users
 from rayfl.errors import BadData, Conflict, Missing
 from rayfl.settings import at_least
@@ -38,7 +37,7 @@ class _LeafFile(TypedDict):
     user_data: dict[str, _User]
 
 
-class LEAFFiles(Data):
+class LEAFFiles(FolderData):
     """Data of users as LEAF (Caldas et al., 2018) divides them: root/train/*.json and root/test/*.json.
 
     rayfl reads files in which every sample is a list of equally many numbers with a whole number as label
@@ -51,8 +50,6 @@ class LEAFFiles(Data):
 
     _natural = ByUser
 
-    root: str | None = None
-    """Folder with the folders train and test, such as data/femnist/data; it must be given."""
     shape: tuple[Annotated[int, at_least(1)], ...] | None = None
     """Shape of an input of numbers, such as [1, 28, 28] of FEMNIST; as in the files if not given."""
     task: Literal["classes", "positions"] = "classes"
@@ -62,9 +59,7 @@ class LEAFFiles(Data):
 
     def load(self) -> Dataset:
         """Read all files."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: LEAFFiles needs the folder that holds its files")
-        folder = Path(os.path.expanduser(self.root))
+        folder = self.folder()
         train, test = (self._part(folder / name) for name in ("train", "test"))
         texts = any(x.dtype == np.int64 for x, _ in train.values())
         form = Form(type(self).__name__, character_names() if texts else None, task=self.task)

@@ -10,11 +10,10 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.readers.files import is_there, unpickle_entry
+from rayfl.data.readers.files import FolderData, is_there, unpickle_entry
 from rayfl.data.readers.samples import Form, dataset_of_users
 from rayfl.errors import Conflict, InUse, Missing
 from rayfl.system.files import (
@@ -41,7 +40,7 @@ class _Config(TypedDict, total=False):
     num_classes: _Total
 
 
-class PFLlibFiles(Data):
+class PFLlibFiles(FolderData):
     """Samples of clients as PFLlib's scripts divide and write them: root/train/0.npz, root/test/0.npz.
 
     rayfl also reads the early layout, train/train0_.npz and test/test0_.npz. Every file has the inputs ``x``
@@ -53,14 +52,9 @@ class PFLlibFiles(Data):
 
     _natural = ByUser
 
-    root: str | None = None
-    """Folder with the folders train and test, such as dataset/Cifar10; it must be given."""
-
     def load(self) -> Dataset:
         """Read the files of all clients."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: PFLlibFiles needs the folder that holds its files")
-        folder = Path(self.root).expanduser()
+        folder = self.folder()
         config, path = _Config(), folder / "config.json"
         if is_there(path):
             with explain_read_errors(path, _REMEDY):
