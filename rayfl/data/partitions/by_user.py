@@ -31,10 +31,8 @@ class ByUser(Partition):
     def _counts(self, dataset: Dataset) -> np.ndarray:
         """Return every user's number of training samples."""
         if dataset.users is None:
-            raise Conflict(
-                "data.partition",
-                ": ByUser: the data set does not say which user a sample is of: use another, such as IID",
-            )
+            problem = ": ByUser: the data set does not say which user a sample is of"
+            raise Conflict("data.partition", problem, "use another, such as IID")
         return np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
@@ -45,10 +43,9 @@ class ByUser(Partition):
             few = f"{len(counts) - len(used)} of {len(counts)} users have fewer than {self.min_samples}"
             warn(f"ByUser: {few} training samples, and are left out")
         if clients > len(used):
+            there = f"{len(used)} users with at least {self.min_samples} training samples"
             raise Conflict(
-                "clients",
-                f"is {clients}, more than {len(used)} users with at least {self.min_samples} training samples"
-                + (": use fewer, or a smaller min_samples" if self.min_samples > 1 else ": use fewer"),
+                "clients", f"is {clients}, more than {there}", "use fewer, or a smaller min_samples"
             )
         order = used if clients == len(used) else rng.permutation(used)
         client_of = np.full(len(counts), clients)  # of users that are left out

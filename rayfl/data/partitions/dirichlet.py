@@ -12,6 +12,7 @@ from rayfl.system.text import warn
 
 REDRAWS = 1000  # of a random partition until its minimum counts are reached
 _BATCH = 25  # redraws that are drawn together; a fixed number, because it decides the order of random numbers
+_FEWER = "a smaller min_samples, with 0 for clients that have none"
 
 
 class Dirichlet(Partition):
@@ -41,10 +42,9 @@ class Dirichlet(Partition):
         held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=sum(sizes[TRAIN]))
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
         if clients * self.min_samples > sizes[TRAIN].sum() or clients * min(self.min_samples, 1) > held_out:
+            there = f"{sizes[TRAIN].sum()} training samples and {held_out} for validation or testing"
             raise BadData(
-                "data.partition",
-                f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
-                "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
+                "data.partition", f": {what}: {there} are too few", f"use fewer clients or {_FEWER}"
             )
         minima = (self.min_samples, min(self.min_samples, 1)) if len(sizes) > 1 else (self.min_samples,)
         for minimum in dict.fromkeys(minima):
@@ -54,11 +54,8 @@ class Dirichlet(Partition):
                     beyond = f"{self.min_samples} test samples for every client are out of reach"
                     warn(f"{what}: {beyond}, so 1 is enough now")
                 return self._clients_data(dataset, cells, cuts)
-        raise BadData(
-            "data.partition",
-            f": {what} was drawn at least {REDRAWS} times without success",
-            "use fewer clients, a larger alpha or a smaller min_samples, with 0 for clients that have none",
-        )
+        problem = f": {what} was drawn at least {REDRAWS} times without success"
+        raise BadData("data.partition", problem, f"use fewer clients, a larger alpha or {_FEWER}")
 
     def _search(
         self, sizes: dict[int, np.ndarray], clients: int, minimum: int, rng: np.random.Generator

@@ -80,9 +80,8 @@ class Arrays(SampleData):
         """Return the arrays."""
         made: Dataset | None = vars(self)["_dataset"]
         if made is None:
-            raise Missing(
-                "data",
-                ": Arrays are given in Python: make Arrays(x, y, ...) there, and to go on with a run use "
-                "rayfl.resumed(folder, data=Arrays(x, y, ...)) with the same; from files, use ArrayFiles",
+            again = (
+                "resume the run by rayfl.resumed(folder, data=Arrays(x, y, ...)); from files, use ArrayFiles"
             )
+            raise Missing("data", ": Arrays are given in Python", again)
         return made

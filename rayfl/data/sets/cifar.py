@@ -178,8 +178,7 @@ def noise_levels(strongest: float, clients: int) -> np.ndarray:
     """Return each client's standard deviation, ``strongest * i / (clients - 1)``: float64 [clients]."""
     if clients < 2:
         raise Conflict(
-            "data.noise",
-            f"is {strongest:g}, from none at the first client to all at the last: use at least 2 clients",
+            "data.noise", f"is {strongest:g}, which rises from client to client", "use several clients"
         )
     return strongest * np.arange(clients) / (clients - 1)
 

@@ -172,11 +172,8 @@ class DomainFolders(FileData):
             for label, name in enumerate(classes):
                 folder = subfolder(above, name) or above / name  # which one's own data may lack
                 if folder in taken:
-                    raise BadData(
-                        folder,
-                        f'would be read for class "{name}" of domain {domain}, too: spell folders alike, '
-                        "or name each once in domains and classes (--data.domains, --data.classes)",
-                    )
+                    problem = f'would be read for class "{name}" of domain {domain}, too'
+                    raise BadData(folder, problem, "name each once in data.domains and data.classes")
                 taken.add(folder)
                 inside = folder_entries(folder) if folder.is_dir() else []
                 found = _text_names(folder, [entry.name for entry in inside if _is_image(entry)])
@@ -192,9 +189,8 @@ class DomainFolders(FileData):
             warn(f"{type(self).__name__}: {left_out}, such as {str(others[0])!r}: {ends}")
         for given, there, what in ((classes, labels, "class"), (domains, numbers, "domain")):
             if absent := [name for i, name in enumerate(given) if i not in set(there)]:
-                raise self.not_found(
-                    f'any image of the {what} "{absent[0]}"', root, "Leave it out, or add images"
-                )
+                missing = f'any image of the {what} "{absent[0]}"'
+                raise self.not_found(missing, root, "Leave it out, or add images")
         arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
         return Found(root, files, *arrays, tuple(domains), tuple(classes), tuple(lacking))
 
@@ -235,9 +231,7 @@ class ImageFolders(DomainFolders):
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
         if not classes:
             if scan := next((path for path in root.rglob("*") if path.suffix.lower() in _MEDICAL), None):
-                raise BadData(
-                    scan, "is no image that rayfl reads", "convert such files to PNG or NumPy first"
-                )
+                raise BadData(scan, "is no image that rayfl reads", "convert it to PNG or NumPy first")
             raise BadData(root, "holds no folders in folders; ImageFolders reads images from domain/class/*")
         return self.scan(root, domains, classes)
 

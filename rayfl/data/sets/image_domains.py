@@ -51,11 +51,9 @@ class _Published(DomainFolders):
         for k, name in enumerate(found.domain_names):
             n = int((origin[found.domains == k] != UNUSED).sum())
             if n != self.published[name]:
-                raise Damaged(
-                    found.root,
-                    f"has {n} images of domain {name}, and {self.published[name]} were published",
-                    "complete the folder, or use it as it is with verify=False (--data.verify false)",
-                )
+                problem = f"has {n} images of domain {name}, and {self.published[name]} were published"
+                remedy = "complete the folder, or use it as it is with --data.verify false"
+                raise Damaged(found.root, problem, remedy)
 
 
 class _Protocols(_Published):

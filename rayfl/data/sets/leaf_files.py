@@ -80,9 +80,8 @@ class LEAFFiles(FolderData):
                         raise ValueError(f"user {short_repr(user)} is there twice")
                     given = content["user_data"][user]
                     if given["x"]:
-                        samples[user] = self._samples(
-                            f"{path}: user {short_repr(user)}", given["x"], given["y"]
-                        )
+                        who = f"{path}: user {short_repr(user)}"
+                        samples[user] = self._samples(who, given["x"], given["y"])
         if not samples:
             raise BadData(folder, "has no samples", "use a smaller sampling in LEAF's preprocess.sh")
         return samples
@@ -99,17 +98,13 @@ class LEAFFiles(FolderData):
             return x, last if self.task == "classes" else np.column_stack([x[:, 1:], last])
         x, y = np.array(inputs), np.array(labels)
         if x.dtype.kind not in "iuf" or x.ndim < 2:
-            raise BadData(
-                who,
-                f"has samples such as {short_repr(inputs[0])}, and rayfl reads lists of equally many "
-                "numbers, and text of equal length",
-            )
+            known = "rayfl reads lists of equally many numbers, and texts of equal length"
+            raise BadData(who, f"has samples such as {short_repr(inputs[0])}", known)
         if y.dtype.kind not in "iuf" or (y != np.round(y)).any() or (np.abs(y) >= 2**63).any():
             raise BadData(who, f"has labels such as {short_repr(labels[0])}, and rayfl reads whole numbers")
         if self.shape and math.prod(self.shape) != x[0].size:
-            raise Conflict(
-                "data.shape", f"is {list(self.shape)}, and samples have {x[0].size} numbers: {who}"
-            )
+            problem = f"is {list(self.shape)}, and samples have {x[0].size} numbers: {who}"
+            raise Conflict("data.shape", problem)
         with np.errstate(over="ignore"):  # infinity is refused with all other samples
             x = x.astype(np.float32).reshape(len(x), *(self.shape or x.shape[1:]))
         return x, y.astype(np.int64)

@@ -219,8 +219,8 @@ def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
     if pd.api.types.is_datetime64_any_dtype(column) or (
         len(known) and known.astype(str).str.fullmatch(_DATE).all()
     ):
-        problem = "has dates, which are no inputs: make numbers of them, such as days since the first"
-        raise BadData(f"column {name!r}", problem, f"or leave it out ({_DROP}[{name}])")
+        remedy = f"make numbers of them, such as days since the first, or leave it out ({_DROP}[{name}])"
+        raise BadData(f"column {name!r}", "has dates, which are no inputs", remedy)
     if not known.map(lambda value: isinstance(value, str | bool | int | float)).all():
         raise BadData(f"column {name!r}", f"holds {type(known.iloc[0]).__name__}", "give numbers or texts")
     return as_texts(column).where(column.notna(), None)
