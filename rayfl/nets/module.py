@@ -90,8 +90,8 @@ class Module(Architecture):
         promised = _return_type(function)
         if not isinstance(promised, type):
             if arguments:
-                promise = f"`def {self.path.rpartition('.')[2]}(...) -> torch.nn.Module`"
-                raise BadCode("net", f"{self} takes arguments, and does not say that it makes a net", promise)
+                promise = f"write `def {self.path.rpartition('.')[2]}(...) -> torch.nn.Module`"
+                raise BadCode("net", f"{self} takes arguments, and must say that it returns a net", promise)
             return (shape, classes), {}
         try:
             signature = inspect.signature(function)
