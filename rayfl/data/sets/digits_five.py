@@ -30,7 +30,7 @@ from rayfl.data.sets.digits import Part, digit_dataset, join_labels
 from rayfl.data.sets.folders import plain_name, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import BadValue, Conflict, UserError
-from rayfl.settings import above, at_most
+from rayfl.settings import at_least, at_most
 from rayfl.system.files import explain_decode_errors, explain_read_errors, open_file
 
 PART = 743.8
@@ -60,7 +60,7 @@ class DigitsFive(FileData):
     """Whether a domain has FedBN's few training images (``fedbn``) or all of them (``full``, which needs
     the originals).
     """
-    quantity: Annotated[float, above(0), at_most(_N_PARTS)] = 1.0
+    quantity: Annotated[float, at_least(0.0014), at_most(_N_PARTS)] = 1.0
     """How many of FedBN's ten training parts a domain has: a whole number from 1 to 10, or a number below 1
     for that fraction of the first one.
     """
