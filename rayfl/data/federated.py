@@ -105,10 +105,9 @@ class FederatedData(DisplayMixin):
         drawn = np.sort(order[self.counts("test")[order] >= LEAST_TEST][:wanted])
         rest = np.setdiff1d(order, drawn)
         if len(drawn) < wanted or not self.counts("train")[rest].any():
+            asks = f"asks for {wanted} of {len(self)} clients"
             needs = f"each needs {LEAST_TEST} test samples, and one with training samples must be left"
-            raise Conflict(
-                "unseen_clients", f"asks for {wanted} of {len(self)} clients: {needs}", "ask for fewer"
-            )
+            raise Conflict("unseen_clients", asks, needs)
         clients = [self.clients[i] for i in (*rest, *drawn)]
         remark = (
             f"The numbers of clients are not those of the partition: the last {wanted} of {len(self)} "

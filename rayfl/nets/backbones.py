@@ -50,9 +50,8 @@ class Backbone(ImageArchitecture):
         if not self.pretrained:
             return
         if shape[0] != 3:
-            raise Conflict(
-                "net", f"{self} takes 3 channels, and there are {shape[0]}", "leave pretrained out"
-            )
+            problem = f"{self} takes 3 channels, and the images have {shape[0]}"
+            raise Conflict("net", problem, "leave pretrained out")
         path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
         if not path.is_file():
             remedy = f"Download {weights.url} to it on every machine, or set TORCH_HOME"

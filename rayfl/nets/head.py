@@ -43,10 +43,8 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     path = head or (called[-1] if called else "")
     linear = dict(module.named_modules()).get(path)
     if not isinstance(linear, nn.Linear):
-        there = f"it calls {', '.join(map(repr, called)) or 'none'}"
-        raise Unknown(
-            "net.head", f"{head!r} is no nn.Linear of {name}, and methods need one at its end", there
-        )
+        problem = f"{head!r} is no nn.Linear of {name}, and methods need one at its end"
+        raise Unknown("net.head", problem, f"it calls {', '.join(map(repr, called)) or 'none'}")
     if linear.out_features != classes:
         problem = f"{name}: its last layer has {linear.out_features} outputs, and the data need {classes}"
         remedy = "write a function (shape, classes) that makes the net, or name the argument in net.arguments"

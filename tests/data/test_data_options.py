@@ -5,7 +5,6 @@ import shlex
 import pytest
 
 import rayfl.data
-from rayfl.data import DomainPerClient, EmbeddedDigits
 from rayfl.errors import BadValue
 from tests.support.federations import federation_from
 from tests.support.refusals import refused
@@ -25,11 +24,6 @@ def test_common_options(name):
     assert type(data) is getattr(rayfl.data, name)
     assert (data.val_fraction, data.seed) == (0.1, 3)
     assert data.partition.classes_per_client == 5
-
-
-def test_default():
-    assert isinstance(build(""), EmbeddedDigits)
-    assert isinstance(build("").partition, DomainPerClient)
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,7 @@ class ByUser(Partition):
             warn(f"ByUser: {few} training samples, and are left out")
         if clients > len(used):
             there = f"{len(used)} users with at least {self.min_samples} training samples"
-            raise Conflict(
-                "clients", f"is {clients}, more than {there}", "use fewer, or a smaller min_samples"
-            )
+            raise Conflict("clients", f"is {clients}, more than {there}", "use fewer, or less min_samples")
         order = used if clients == len(used) else rng.permutation(used)
         client_of = np.full(len(counts), clients)  # of users that are left out
         assert dataset.users is not None

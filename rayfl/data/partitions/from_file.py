@@ -87,9 +87,8 @@ class FromFile(Partition):
         with explain_decode_errors(path, _FILE_REMEDY):  # an index of FLGo's may be too large
             lists = _of_flgo(content, dataset) if of_flgo else content.clients
             if len(lists) != clients:
-                raise Conflict(
-                    path, f"has {len(lists)} clients, not {clients}", f"use --clients {len(lists)}"
-                )
+                problem = f"has {len(lists)} clients, not {clients}"
+                raise Conflict(path, problem, f"use --clients {len(lists)}")
             parts = [[np.array(each.get(split, []), np.int64) for split in SPLITS] for each in lists]
             found = [ClientData(train, val, test) for train, val, test in parts]
             check_samples(found, len(dataset), "none" if of_flgo else content.shares)

@@ -71,11 +71,9 @@ def map_images(file: Path) -> MappedImages:
         shape, start, crc = _image_layout(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
     except Exception as error:  # a damaged zip file can raise nearly anything
-        raise Damaged(
-            file,
-            f"has decoded images and cannot be read on this machine ({error}): on a cluster, the cache "
-            "folder (RAYFL_CACHE) must be storage that all hosts share",
-        ) from None
+        problem = f"has decoded images and cannot be read on this machine ({error})"
+        remedy = "on a cluster, the cache folder (RAYFL_CACHE) must be storage that all hosts share"
+        raise Damaged(file, problem, remedy) from None
     images.file, images.crc = file, crc
     return images
 

@@ -14,7 +14,8 @@ class Arrays(SampleData):
 
     With users, a client per user (or several) is the default partition. A run's configuration records
     ``sha256`` in the place of the arrays, so that it is resumed from Python, with the same arrays:
-    ``rayfl.resumed(folder, data=Arrays(...))``.
+    ``rayfl.resumed(folder, data=Arrays(...))``. Without x_test the test samples of x are the published ones
+    of ``test_from``.
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = tuple(
