@@ -313,6 +313,7 @@ def test_clients_without_training_samples_are_left_out(caplog):
     with caplog.at_level(logging.WARNING):
         federated = data.federate(15, 0)
     assert "client 1 (14 such clients of 15) has no training samples" in caplog.text
+    assert "no test samples" not in caplog.text
     assert federated.counts("train").tolist() == federated.counts("val").tolist() == [20] + [0] * 14
     alone = replace(federated, clients=federated.clients[:1])
     for name in ("label_distance", "label_entropy", "classes_mean"):

@@ -106,7 +106,8 @@ class DomainDirichlet(Partition):
                 if len(found):
                     return found[0]
         wanted = f"{self.parts} parts with {self.min_cell} training samples of every class"
-        problem = f": DomainDirichlet: domain {name} cannot be divided into {wanted}"
+        tries = f"{_BATCH * _BATCHES:,} tries"
+        problem = f": DomainDirichlet: domain {name} cannot be divided into {wanted} ({tries})"
         raise BadData("data.partition", problem, "use a larger alpha, fewer parts or a smaller min_cell")
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
