@@ -294,9 +294,8 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     with file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), start=1):
             if damaged is not None:
-                raise Damaged(
-                    path, f"is damaged: line {damaged} is not a JSON object; restore it from a copy"
-                )
+                problem = f"is damaged: line {damaged} is not a JSON object"
+                raise Damaged(path, problem, "restore it from a copy")
             try:
                 content = parse_json(line) if line.endswith(b"\n") else None
             except ValueError:
@@ -318,11 +317,8 @@ def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             if record["round"] != number:
                 raise ValueError(f"it has round {record['round']}, where round {number} must be")
         except ValueError as error:
-            raise Damaged(
-                path,
-                f"does not fit {PARTITION} beside it, or is damaged: line {number + 1}: {error}; restore "
-                "both from a copy",
-            ) from error
+            problem = f"does not fit {PARTITION} beside it, or is damaged: line {number + 1}: {error}"
+            raise Damaged(path, problem, "restore both from a copy") from error
         yield line, record
 
 

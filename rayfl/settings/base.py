@@ -65,7 +65,7 @@ def _brief(value: Any) -> str:
     return one_line(short_repr(value))
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False)
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 class Settings(DisplayMixin):
     """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
     protocols.

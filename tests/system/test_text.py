@@ -19,7 +19,6 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -144,15 +143,6 @@ def test_the_header_of_a_run_has_a_line_for_each_fact() -> None:
         out = StringIO()
         print_start({"a": name, "b": name}, Terminal(file=out, width=20))
         assert out.getvalue().splitlines() == [f"a  {one_line(name)}", f"b  {one_line(name)}"]
-
-
-def test_a_name_in_a_progress_bar() -> None:
-    out = StringIO()
-    console = Terminal(file=out, force_terminal=True, width=100)
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(), console=console) as progress:
-        progress.add_task("a[red]b\x1b]0;owned\x07")
-    assert "a[red]b]0;owned" in out.getvalue()
-    assert "\x1b]0" not in out.getvalue()
 
 
 @EVERY

@@ -7,7 +7,6 @@ unless it says otherwise.
 """
 
 import inspect
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,8 +15,7 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.settings import Settings
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 Sharing = Literal["none", "test", "all"]
 """What of samples several clients may have: none, test samples, or all, of each split among themselves."""
@@ -150,13 +148,8 @@ def clients_of_domains(partition: object, dataset: Dataset, clients: int) -> lis
     """
     domains = len(dataset.domain_names)
     if clients < domains:
-        log.warning(
-            "%s: %d clients for %d domains, so these are unused: %s",
-            type(partition).__name__,
-            clients,
-            domains,
-            ", ".join(dataset.domain_names[clients:]),
-        )
+        few = f"{type(partition).__name__}: {clients} clients for {domains} domains"
+        warn(f"{few}, so these are unused: {', '.join(dataset.domain_names[clients:])}")
     return [(domain, np.arange(domain, clients, domains)) for domain in range(min(domains, clients))]
 
 
