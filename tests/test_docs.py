@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import inspect
 import json
 import os
+import pydoc
 import re
 import shlex
 import subprocess
@@ -19,10 +22,12 @@ from types import ModuleType
 import pytest
 
 from docs.gallery.__main__ import cells_of
+from rayfl import Federation
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.data import Dataset, EmbeddedDigits
 from rayfl.errors import UserError
+from rayfl.methods import FedProx
 from tests.support.federations import federation_from
 
 ROOT = Path(__file__).parent.parent
@@ -379,6 +384,24 @@ def test_the_site_is_built(tmp_path):
     assert (tmp_path / "search" / "search_index.js").exists()  # with it one can search from the disk
     elsewhere = re.compile(r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:")
     assert [page.name for page in tmp_path.rglob("*.html") if elsewhere.search(page.read_text())] == []
+
+
+# ---- docstrings
+
+EXAMPLES_OF_CLASSES = [path for path in (ROOT / "rayfl").rglob("*.py") if ">>> " in path.read_text()]
+
+
+def test_examples_of_docstrings_run(tmp_path, monkeypatch):
+    """In an order in which that of ``Federation`` is first: others read its run."""
+    monkeypatch.chdir(tmp_path)
+    for path in sorted(EXAMPLES_OF_CLASSES, key=lambda path: (path.stem != "federation", path)):
+        module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        failed, tried = doctest.testmod(module, globs={}, optionflags=doctest.ELLIPSIS)
+        assert tried, path
+        assert not failed, path
+    options = inspect.getdoc(Federation) or ""
+    assert "\n    rounds: Number of rounds. (a whole number; at least 1; default: 20)\n" in options
+    assert "\n    mu: " in pydoc.render_doc(FedProx).replace(" |  ", "")  # an ABC
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
