@@ -378,6 +378,9 @@ def test_the_site_is_built(tmp_path):
     options = (tmp_path / "reference" / "options.html").read_text()
     for option in ("participation", "training.lr", "method.mu", "data.partition.alpha", "engine.actors"):
         assert f"<code>{option}</code>" in options, option
+    reference = (tmp_path / "reference" / "python.html").read_text()
+    assert reference.count("Share of the clients sampled in a round.") == 1
+    assert re.findall(r":(?:class|func|meth|mod|attr):|::\n", reference) == []
     example = (tmp_path / "gallery" / "first_federation.html").read_text()
     assert re.search(r"FedRep 0\.\d\d, FedAvg 0\.\d\d", example)
     assert re.search(r'<img alt="Draw it: [^"]*" src="first_federation-1.png"', example)

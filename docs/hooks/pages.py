@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from griffe import Class, Extension
+from griffe import Extension, Object
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -116,16 +116,20 @@ def _first_sentence(cls: type) -> str:
     return _cell(paragraph.replace("``", "`")).replace("\\_", "_")
 
 
-class OptionTexts(Extension):
+class Docstrings(Extension):
     """Gives classes of settings the docstrings that they have in Python: these list their options."""
 
-    def on_class(self, *, cls: Class, **_: Any) -> None:
-        """Replace a docstring that was read from the source."""
-        known = getattr(import_module(cls.module.path), cls.name, None)
-        if cls.docstring and isinstance(known, type) and issubclass(known, Settings):
-            cls.docstring.value = str(known.__doc__)
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Replace a docstring that was read from the source, and leave out what only Sphinx reads."""
+        if not obj.docstring:
+            return
+        known = getattr(import_module(obj.module.path), obj.name, None) if obj.is_class else None
+        if isinstance(known, type) and issubclass(known, Settings):
+            obj.docstring.value = str(known.__doc__)
             for name in arguments_of(known):
-                cls.members.pop(name, None)
+                obj.members.pop(name, None)
+        text = re.sub(r":\w+:`(.*?)`", r"`\1`", obj.docstring.value)  # roles
+        obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)  # before code
 
 
 # ---- the gallery
