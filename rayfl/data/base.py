@@ -28,7 +28,15 @@ _DIVIDED = {"pooled": "all samples together", "training": "the training samples 
 
 
 class Data(Settings, ABC, place="data"):
-    """A data set and how it is divided among clients."""
+    """A data set and how it is divided among clients.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rayfl.data import Arrays
+        >>> x, y = np.zeros((60, 4)), np.arange(60) % 2
+        >>> Arrays(x=x, y=y, users=np.arange(60) % 3).federate(clients=None, seed=0)
+        FederatedData(clients=3, train=48, val=0, test=12, classes=2)
+    """
 
     _natural: ClassVar[type[Partition]] = IID
     """The partition that is used if none is given."""

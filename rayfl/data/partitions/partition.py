@@ -22,7 +22,14 @@ Sharing = Literal["none", "test", "all"]
 
 
 class Partition(Settings, ABC, place="data.partition"):
-    """How a data set is divided among clients."""
+    """How a data set is divided among clients.
+
+    Examples:
+        >>> from rayfl.data import Dirichlet, Synthetic
+        >>> data = Synthetic(train=100, test=50, partition=Dirichlet(alpha=0.1)).federate(clients=3, seed=0)
+        >>> data.label_matrix().shape  # samples of each client and class
+        (3, 10)
+    """
 
     @abstractmethod
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
