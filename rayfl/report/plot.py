@@ -23,10 +23,12 @@ from rayfl.report.compare import (
     CONFLICT,
     RunGroup,
     check_recorded,
+    conflicts_of,
     group_by,
     group_runs,
     keys_hint,
     labels,
+    method_of,
     missing_scores,
     over_seeds,
     read_runs,
@@ -193,7 +195,7 @@ class Plot:
         """
         lines = sweep_lines(self.runs, over, view, self.by)
         groups = [group for _, points in lines for _, group in points]
-        line_looks = looks_of(points[0][1].method for _, points in lines)
+        line_looks = looks_of(method_of(points[0][1].runs[0]) for _, points in lines)
         panels = check_panels(_as_list("panels", panels) or [ALL], groups)
         values = sorted({x for _, points in lines for x, _ in points})
         with Look.of(**self._labelled(look)) as shown:
@@ -411,8 +413,8 @@ def drawn_groups(
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
-        if group.conflict:
-            raise Conflict(f"{group.conflict}: {CONFLICT}")
+        if conflict := conflicts_of(group.runs):
+            raise Conflict(f"{conflict}: {CONFLICT}")
         for view in wanted:
             runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
             if all(run.view is not None for run in runs):
@@ -422,8 +424,8 @@ def drawn_groups(
     if not found:
         raise Missing("runs", "have not been evaluated, so there is nothing to draw")
     methods: dict[str, str] = {}  # by name, for the same row may have groups on several data sets
-    for group in sorted(found, key=lambda group: PLACES.get(group.method, LOOKS)):
-        methods.setdefault(group.name, group.method)
+    for group in sorted(found, key=lambda group: PLACES.get(method_of(group.runs[0]), LOOKS)):
+        methods.setdefault(group.name, method_of(group.runs[0]))
     looks, places = dict(zip(methods, looks_of(methods.values()))), list(methods)
     found = [replace(group, look=looks[group.name]) for group in found]
     return sorted(found, key=lambda group: places.index(group.name))

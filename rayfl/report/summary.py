@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rayfl.data.task import ACCURACY, Figure
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
-from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, plain_table, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, choice_headings, number, plain_table, size
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted, one_line
 
@@ -43,13 +43,8 @@ def figure_kind(summary: Mapping[str, Any]) -> Figure:
 def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the choices of rounds of a summary, and their headings of two lines, above some of its views."""
     window = min(summary["length"], summary["completed"])
-    headings = {
-        "last": "last\nround",
-        "best_val": "best by\nvalidation",
-        "last_k": f"mean of\nlast {evaluations_text(entries)}",
-        "window": f"mean of\nlast {window}",
-        "best_test": CHOSEN_ON_TEST.replace(" on ", " on\n"),
-    }
+    further = {"window": f"mean of\nlast {window}", "best_test": CHOSEN_ON_TEST.replace(" on ", " on\n")}
+    headings = choice_headings(entries) | further
     return {choice: heading for choice, heading in headings.items() if choice in summary["views"][0]}
 
 

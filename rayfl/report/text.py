@@ -68,12 +68,11 @@ def as_text(name: str) -> str:
     return name.replace("_", " ")
 
 
-def evaluations_text(entries: Iterable[Mapping[str, Any]]) -> str:
-    """Return how many evaluations ``last_k`` has averaged in some views: "5", "3 to 5"."""
-    counts = sorted({len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]})
-    if not counts:
-        return "0"
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+def choice_headings(entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return choice of rounds -> its heading of two lines above figures of some views."""
+    counts = [len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]]
+    last_k = f"mean of\nlast {range_text(counts, str) or 0}"
+    return {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": last_k}
 
 
 def range_text(values: Iterable[float | None], text: Callable[[float], str] = "{:,}".format) -> str:
