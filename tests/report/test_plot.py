@@ -67,14 +67,6 @@ def test_several_runs_are_grouped_by_what_differs(folder):
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds"]
 
 
-def test_a_run_without_the_scores_that_are_asked_for_is_named(tmp_path, caplog):
-    path = write_run(tmp_path / "run", val=False)
-    Plot(path, choose="last")
-    assert caplog.messages == []
-    Plot(path, choose="best_val")
-    assert caplog.messages == [f"not recorded: scores on validation data, after aggregation ({path})"]
-
-
 def test_a_sweep_with_0_shows_its_values_apart(tmp_path):
     for mu in (0.0, 0.1, 1.0, 100.0):
         write_run(tmp_path / str(mu), mu=mu, rounds=2)
@@ -188,6 +180,7 @@ def test_label_maps_have_class_names_and_one_scale(tmp_path):
     names_of = [[tick.get_text() for tick in ax.get_yticklabels()] for ax in both]
     assert names_of == [["cat", "dog"], ["0", "1"]]
     assert [ax.images[0].get_clim() for ax in both] == [(0, 101), (0, 101)]
+    assert [ax.images[0].get_array().tolist() for ax in both] == [[[100, 0], [0, 101]], [[60, 1], [40, 100]]]
     assert len(figure.axes) == 3  # one colour bar
 
 
@@ -397,20 +390,6 @@ def test_a_radar_scales_every_axis_by_its_best(tmp_path):
     np.testing.assert_allclose(worse[:3], expected)
     with refused(BadData, "EmbeddedDigits"):
         Plot(run(tmp_path / "two")).radar()
-
-
-def test_labels_are_those_of_the_partition(tmp_path):
-    made = run(tmp_path / "run", clients=2, rounds=1)
-    with refused(Missing, "partition.json"):
-        Plot(made).labels()
-    path = made.folder / "partition.json"
-    partition = json.loads(path.read_text())
-    for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
-        client |= {"labels": {"train": counts}, "train": sum(counts)}
-    path.write_text(json.dumps(partition))
-    figure = Plot(made).labels()
-    assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
-    assert (len(figure.axes), len(figure.figure.axes)) == (1, 2)  # one panel, and its colour bar
 
 
 def test_panels_show_the_runs_that_have_scores_there(tmp_path):
