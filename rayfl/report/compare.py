@@ -78,11 +78,6 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     return found
 
 
-def method_of(run: RunRecords) -> str:
-    """Return the class name of a run's method."""
-    return str(run.config["method"]["class_path"]).rpartition(".")[2]
-
-
 def facts(run: RunRecords) -> dict[str, Any]:
     """Return what is known of how a run was made: its configuration, flat, and its code."""
     return flatten_config(run.config, shown=True) | {
@@ -193,17 +188,13 @@ def sizes_of(runs: Sequence[RunRecords]) -> str:
 def data_warnings(run: RunRecords) -> list[str]:
     """Return warnings about a run's data: reduced, not verified, or for other uses than their names say."""
     contents, warnings = run.history.population.contents, []
-    published = contents.published if contents else {}
-    if contents and published:
-        fewer = [
-            f"{name} has {contents.images[name]:,} of {count:,} published images"
-            for name, count in published.items()
-            if contents.images.get(name, count) < count
-        ]
-        if fewer:
-            warnings.append(f"reduced data: {', '.join(fewer)}")
-        if missing := [name for name in published if name not in contents.images]:
-            warnings.append(f"without the domains {', '.join(missing)}")
+    published, images = (contents.published, contents.images) if contents else ({}, {})
+    there = {name: images.get(name, count) for name, count in published.items()}
+    if fewer := [name for name, count in published.items() if there[name] < count]:
+        counts = (f"{name} has {there[name]:,} of {published[name]:,} published images" for name in fewer)
+        warnings.append(f"reduced data: {', '.join(counts)}")
+    if missing := [name for name in published if name not in images]:
+        warnings.append(f"without the domains {', '.join(missing)}")
     config = flatten_config(run.config)
     if (published or not contents) and config.get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
@@ -491,6 +482,11 @@ class Entry:
         return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
 
     @property
+    def by_test(self) -> bool:
+        """Whether test data have chosen the round."""
+        return f"¶ {CHOSEN_ON_TEST}" in self.warnings
+
+    @property
     def interval(self) -> float | None:
         """Half the width of the 95 % interval of our mean over seeds."""
         return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
@@ -646,12 +642,9 @@ class Comparison:
         if entry.column == "headline":
             text += "*" * any(each.row == entry.row and each.significant for each in self.tests)
             text += warning_signs(entry.warnings)
-        elif mean is not None and entry.column not in CHOICES and self._by_test(entry):
+        elif mean is not None and entry.column not in CHOICES and entry.by_test:
             text += "¶"  # it is of the round that was chosen so
         return ranked_cell(text, self.ranks.get((entry.row, entry.column), ""))
-
-    def _by_test(self, entry: Entry) -> bool:
-        return self.groups[int(entry.row)].runs[0].protocol.choose == "best_test"
 
     def records(self) -> list[dict[str, Any]]:
         """Return the figures of the table, a record per group, for CSV and JSON.
@@ -670,7 +663,7 @@ class Comparison:
             values = figures(group, self.measure)
             for entry in filter(None, (entries[place] for entries in self.entries.values())):
                 column = entry.column
-                if column not in CHOICES and self._by_test(entry):
+                if column not in CHOICES and entry.by_test:
                     column = f"{column} ({CHOSEN_ON_TEST})"
                 record |= {column: entry.mean, f"{column}_std": entry.std}
                 record |= {f"{column}_values": values[entry.column], f"{column}_interval": entry.interval}

@@ -74,16 +74,15 @@ def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, ro
     low, high = (
         (0.0, 255.0) if dataset.inputs.dtype == np.uint8 else np.percentile(dataset.inputs[:500], (1, 99))
     )
-    tiles = np.ones((rows, shown, each, channels, height, width))
+    tiles = np.ones((shown, rows * each, channels, height, width))
     for c in range(shown):
         mine = np.flatnonzero(
             (dataset.domains == domain) & (dataset.origin == origin) & (dataset.labels == c)
         )
-        if len(mine):
-            some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
-            for k, image in enumerate((dataset.inputs[mine[some]] - low) / (high - low)):
-                cut = image[:, : height * coarse, : width * coarse]
-                small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
-                tiles[k // each, c, k % each] = small.clip(0, 1)
-    sheet = tiles.transpose(0, 4, 1, 2, 5, 3).reshape(rows * height, shown * each * width, channels)
+        some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))[: len(mine)]
+        cut = dataset.inputs[mine[some], :, : height * coarse, : width * coarse]
+        parts = ((cut - low) / (high - low)).reshape(-1, channels, height, coarse, width, coarse)
+        tiles[c, : len(some)] = parts.mean(axis=(3, 5)).clip(0, 1)
+    sheet = tiles.reshape(shown, rows, each, channels, height, width).transpose(1, 4, 0, 2, 5, 3)
+    sheet = sheet.reshape(rows * height, shown * each * width, channels)
     return sheet[..., :3] if channels >= 3 else np.repeat(sheet[..., :1], 3, axis=2)

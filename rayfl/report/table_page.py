@@ -10,7 +10,7 @@ from urllib.parse import quote
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import TUNED, engine_lines
-from rayfl.report.compare import conflicts_of, group_by, method_of, over_seeds, samples
+from rayfl.report.compare import conflicts_of, group_by, over_seeds, samples
 from rayfl.report.critical_difference import ranks_chart
 from rayfl.report.method_looks import looks_of
 from rayfl.report.page import (
@@ -31,6 +31,7 @@ from rayfl.report.paper_tables import (
     column_ranks,
     entry_columns,
     footnotes,
+    laid_out,
     our_figure,
     warnings_of,
 )
@@ -91,19 +92,17 @@ def table_page(
 
 def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
     """Return our figures, methods down and columns across, and mark the best of each column."""
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    places = {(entry.row, entry.column): entry for entry in entries}
+    columns = dict.fromkeys(entry.column for entry in entries)
     ranked = column_ranks(entries)
     rows: list[Row] = []
-    for row in dict.fromkeys(entry.row for entry in entries):
-        cells: list[str | SheetCell] = [one_line(row)]
-        for column in columns:
-            entry = places.get((row, column))
-            mean = entry.mean if entry else None
-            cells.append(SheetCell(our_figure(entry), mean, best=ranked.get((row, column)) == "best"))
-        rows.append(cells)
-    figures = figure_titles(entry.kind for entry in entries)
-    caption = f"Test {figures}; the best of a column, on the same data, is bold"
+    for row, mine in laid_out(entries).items():
+        best = {column for column in mine if ranked.get((row, column)) == "best"}
+        figures = [
+            SheetCell(our_figure(e), e.mean if e else None, best=column in best) for column, e in mine.items()
+        ]
+        rows.append([one_line(row), *figures])
+    titles = figure_titles(entry.kind for entry in entries)
+    caption = f"Test {titles}; the best of a column, on the same data, is bold"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
 
 
@@ -123,7 +122,7 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
         lines, kind = [], cells[0].figure_kind
         rows = group_by(cells, lambda run: cell_of(run)[0])
-        for look, (row, own) in zip(looks_of(method_of(own[0]) for own in rows.values()), rows.items()):
+        for look, (row, own) in zip(looks_of(own[0].method for own in rows.values()), rows.items()):
             rounds, values = over_seeds([run.curve()] for run in own)
             if len(rounds) and not conflicts_of(own, cell_of):
                 lines.append(Line(row, rounds, values.mean(axis=0), look))

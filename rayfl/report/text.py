@@ -114,6 +114,18 @@ def fit_table(table: Table, console: Console) -> tuple[Table, list[str]]:
     return table, dropped
 
 
-def plain_table(title: str) -> Table:
-    """Return a table without columns in the style of all printed tables."""
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = (), **more: Any) -> Table:
+    """Return a table without rows in the style of all printed tables.
+
+    Args:
+        title: of the table.
+        texts: headings of the columns on the left.
+        numbers: those of the columns of numbers.
+        more: options of the columns of numbers.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in texts:
+        table.add_column(heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right", **more)
+    return table
