@@ -80,9 +80,8 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 
 def facts(run: RunRecords) -> dict[str, Any]:
     """Return what is known of how a run was made: its configuration, flat, and its code."""
-    return flatten_config(run.config, shown=True) | {
-        f"code.{path}": digest for path, digest in run.code.items()
-    }
+    code = {f"code.{path}": digest for path, digest in run.code.items()}
+    return flatten_config(run.config, shown=True) | code
 
 
 def key_of(run: RunRecords, counts: Callable[[str], bool], **more: object) -> str:
@@ -294,23 +293,21 @@ def labels(
     for group in groups:
         parts = [_component(group, name, keys) for name in COMPONENTS]
         cells.append([one_line(text) for text in [*parts, *(str(group.config.get(k, "")) for k in others)]])
-    held = [_contents(group, cells, groups) if contents else "" for group in groups]
+    runs = [group.runs[0] for group in groups]  # the data of others in a group are the same
+    held = [_contents(place, cells, runs) if contents else "" for place in range(len(runs))]
     for row, what in zip(cells, held):
         row[1] += what
     return headings, cells
 
 
-def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[RunGroup]) -> str:
-    """Return what the data sets of a group held, where the cells do not tell it from that of other groups."""
-    mine = cells[groups.index(group)]
-    alike = [run for g, row in zip(groups, cells) if row[1] == mine[1] for run in g.runs]
-    twins = [run for g, row in zip(groups, cells) if row == mine for run in g.runs]
-    recorded = {run.history.population.contents and data_of(run) for run in alike}
-    if len(recorded) == 1 and len(set(map(data_of, twins))) == 1:
+def _contents(place: int, cells: Sequence[Sequence[str]], runs: Sequence[RunRecords]) -> str:
+    """Return what the data of a run held, where its cells do not tell it from those of other runs."""
+    mine, contents = cells[place], runs[place].history.population.contents
+    alike = {r.history.population.contents and data_of(r) for r, row in zip(runs, cells) if row[1] == mine[1]}
+    if len(alike) == len({data_of(run) for run, row in zip(runs, cells) if row == mine}) == 1:
         return ""
-    held = {data_of(run): run.history.population.contents for run in group.runs}
-    texts = (f"{sum(c.images.values()):,} samples, {c.sha256[:6]}" if c else data for data, c in held.items())
-    return f" [{', '.join(texts)}]"
+    held = f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}" if contents else ""
+    return f" [{held or data_of(runs[place])}]"
 
 
 def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from rayfl.errors import Missing
 from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.folder import read_config
 from rayfl.report import significance
 from rayfl.report.compare import (
     CONFLICT,
@@ -55,25 +54,19 @@ Runs = dict[tuple[str, str], list[RunRecords]]
 
 
 def compare(
-    name: str, folders: Iterable[Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
-) -> list[Entry]:
-    """Return what :func:`compare_runs` does of the runs in folders; those of other tables are passed over."""
-    cells = (folder for folder in folders if (read_config(folder).get("cell") or {}).get("table") == name)
-    return compare_runs(name, map(RunRecords.load, cells), rows, columns)
-
-
-def compare_runs(
-    name: str, filled: Iterable[RunRecords], rows: Sequence[str] = (), columns: Sequence[str] = ()
+    name: str, filled: Iterable[RunRecords | Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[Entry]:
     """Return the cells of a table that have runs, with the printed numbers if there are any.
 
     Args:
         name: of the table.
-        filled: its runs.
+        filled: runs, or their folders; those of other tables are passed over.
         rows: names of rows, in their order; rows that are not named follow.
         columns: likewise for the columns of a table that no paper prints.
     """
-    runs: Runs = group_by(filled, lambda run: cell_of(run)[:2])
+    loaded = (run if isinstance(run, RunRecords) else RunRecords.load(run) for run in filled)
+    cells = (run for run in loaded if (run.config.get("cell") or {}).get("table") == name)
+    runs: Runs = group_by(cells, lambda run: cell_of(run)[:2])
     if not runs:
         raise Missing(
             "runs",

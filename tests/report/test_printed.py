@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.federation import federation_of
@@ -214,10 +213,7 @@ def test_adaptation_stands_beside_its_control():
 
 
 def test_the_middle_of_three_studies_is_one_run(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", protocol=FDSEProtocol())
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["cell"] = {"table": "fdse_fig6", "row": "lambda=0.1", "column": "PACS", "changed": []}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    folder = write_run(tmp_path / "run", protocol=FDSEProtocol(), cell=("fdse_fig6", "lambda=0.1", "PACS"))
     entries = compare("fdse_fig6", [folder])
     assert {entry.row for entry in entries} == {"lambda=0.1", "tau=0.1", "beta=0.001"}
     for column in ("PACS ALL", "PACS AVG"):
