@@ -214,9 +214,8 @@ def machine_warnings(runs: Sequence[RunRecords], among: Iterable[RunRecords]) ->
         usual = max(counts, key=counts.__getitem__, default="")
         odd = dict.fromkeys(run.machine.get(name, usual) for run in runs)
         if others := [value for value in odd if value != usual]:
-            warnings.append(
-                f"‖ {name} {' and '.join(others)}, where most runs have {usual}: last bits may differ"
-            )
+            there = f"{name} {' and '.join(others)}, where most runs have {usual}"
+            warnings.append(f"‖ {there}: last bits may differ")
     return warnings
 
 
@@ -421,13 +420,10 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
         runs: the runs; None stands for one that no evaluation of which reaches the target.
         target: a test figure as it is printed, of the headline's view and averaged as the headline.
     """
-    costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
-    for run in runs:
-        done = rounds_to(run.curve(), target, run.figure_kind.sign)
-        spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
-        costs["rounds"].append(done)
-        costs["bytes"].append(None if done is None else sum(spent))
-    return costs
+    done = [rounds_to(run.curve(), target, run.figure_kind.sign) for run in runs]
+    sent = [[each["up"] + each["down"] for each in run.history.rounds] for run in runs]
+    spent = [None if count is None else sum(own[:count]) for count, own in zip(done, sent)]
+    return {"rounds": done, "bytes": spent}
 
 
 @dataclass(frozen=True)
@@ -470,13 +466,6 @@ class Entry:
         if self.mean is None or self.printed_mean is None:
             return None
         return self.mean - self.printed_mean
-
-    @property
-    def difference_text(self) -> str:
-        """The difference with its sign; empty where there is none."""
-        if self.difference is None:
-            return ""
-        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
 
     @property
     def by_test(self) -> bool:

@@ -180,9 +180,8 @@ def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
     changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
     warnings = [f"with {', '.join(changed)}"] if changed else []
     warnings += dict.fromkeys(text for run in runs for text in data_warnings(run))
-    unfinished = [run.summary for run in runs if not run.complete]
-    if unfinished:
-        least = min(unfinished, key=lambda summary: summary["completed"] / summary["rounds"])
+    unfinished = (run.summary for run in runs if not run.complete)
+    if least := min(unfinished, key=lambda each: each["completed"] / each["rounds"], default=None):
         warnings.append(f"only {least['completed']} of {least['rounds']} rounds yet")
     return warnings
 
@@ -278,12 +277,13 @@ def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     table.add_column("warnings")
     for cells in group_by(entries, lambda entry: entry.column).values():
         for entry in cells:
+            gap = entry.difference
             table.add_row(
                 entry.column,
                 entry.row,
                 our_figure(entry),
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
-                entry.difference_text,
+                "" if gap is None else "-+"[gap >= 0] + entry.kind.text(abs(gap)),
                 str(len(entry.seeds)),
                 "; ".join(entry.warnings),
             )
@@ -361,15 +361,12 @@ def entry_columns(entries: Sequence[Entry], beside: bool) -> dict[str, list[str 
         columns["difference"] = [number_cell(entry.difference) for entry in entries]
     for name in dict.fromkeys(name for entry in entries for name in entry.further):
         heading = FURTHER.get(name, one_line(name)).replace("\n", " ")
-        columns[heading] = [_further_cell(entry, name) for entry in entries]
+        found = [(entry.further.get(name), entry.kind) for entry in entries]
+        as_printed = name in FURTHER
+        columns[heading] = [SheetCell(k.text(x), x) if as_printed else number_cell(x, 4) for x, k in found]
     columns["seeds"] = [", ".join(map(str, entry.seeds)) for entry in entries]
     columns["warnings"] = [one_line("; ".join(entry.warnings)) for entry in entries]
     return columns
-
-
-def _further_cell(entry: Entry, name: str) -> SheetCell:
-    value = entry.further.get(name)
-    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
 
 
 def our_figure(entry: Entry | None) -> str:

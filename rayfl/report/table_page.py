@@ -144,14 +144,14 @@ def link(folder: Path, home: Path) -> str:
 def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     names = [one_line(f"{row}, {column}") for row, column, _ in map(cell_of, runs)]
     figures = [figure_cell((run.summary["headline"] or {}).get("figure"), run.figure_kind) for run in runs]
+    signs = ["¶" * (run.protocol.choose == "best_test") for run in runs]
     seconds = [float(sum(line["seconds"] for line in engine_lines(run.folder))) for run in runs]
     summaries = [run.summary for run in runs]
     columns: dict[str, list[str | SheetCell]] = {
         "run": [SheetCell(name, None, href=link(run.folder, home)) for name, run in zip(names, runs)],
         "seed": [SheetCell(str(seed), float(seed)) for _, _, seed in map(cell_of, runs)],
         figure_titles(run.figure_kind for run in runs): [
-            replace(figure, text=figure.text + "¶" * (run.protocol.choose == "best_test"))
-            for figure, run in zip(figures, runs)
+            replace(figure, text=figure.text + sign) for figure, sign in zip(figures, signs)
         ],
         "rounds": [
             SheetCell(f"{each['completed']:,} of {each['rounds']:,}", float(each["completed"]))

@@ -98,7 +98,10 @@ def test_what_reports_warn_of_in_data(tmp_path):
 
 def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
     """The best of them is not the best of all, and they have not come equally far."""
-    short = [{"method": m, "seed": s, "stop_after": 2 + s} for m in ("FedProx", "FedAvg") for s in (0, 3)]
+    levels = {"FedProx": 0.5, "FedAvg": 0.9}
+    short = [
+        {"method": m, "level": levels[m], "seed": s, "stop_after": 2 + s} for m in levels for s in (0, 3)
+    ]
     groups = group_runs(load(tmp_path, {"level": 0.5}, {"level": 0.9, "mu": 0.1}, *short))
     assert [g.complete for g in groups] == [True, True, False, False]
     columns = Comparison(groups).table().columns
