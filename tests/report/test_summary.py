@@ -48,6 +48,8 @@ def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
     assert "last 20 " in text, "the window is as long as the run"
     assert "last 200" not in text
     assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in text
+    by_validation = table(write_run(tmp_path / "best", protocol=evaluation.FedCO2Feature()))
+    assert ", best by validation." in by_validation
 
 
 def test_what_is_wrong_with_a_run_is_said(tmp_path):
