@@ -901,8 +901,8 @@ def tuned_counted() -> str:
     counts = ", ".join(f"{rates.count(rate)} {rate}" for rate in sorted(set(rates), key=float))
     edges = sum(any(each.endswith("!") for each in chosen) for chosen in choices)
     return (
-        f"Of the learning rates 0.01, 0.03, 0.1, 0.3 and 1, the {len(choices)} rows choose: {counts}. In {edges} of "
-        "them a value lies at the edge of what was tried (!): there may be a better one beyond."
+        f"Of the learning rates 0.01, 0.03, 0.1, 0.3 and 1, the {len(choices)} rows choose: {counts}. In "
+        f"{edges} of them a value lies at the edge of what was tried (!): there may be a better one beyond."
     )
 
 
