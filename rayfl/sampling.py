@@ -68,6 +68,10 @@ class Sampling(Settings, ABC, place="sampling"):
         """Return the clients that can never be chosen."""
         return set()
 
+    def expected(self, participation: float, clients: int) -> float:
+        """Return how many of so many clients a round has on average."""
+        return wanted_clients(participation, clients)
+
     def digest(self) -> str | None:
         """Return a digest of what else decides the choice, such as a file; None if only the options do."""
         return None
@@ -104,6 +108,10 @@ class Bernoulli(Sampling):
     def uses_rounds(self) -> bool:
         """Whether the last round is another one than it would be in a longer run."""
         return self.last == "all"
+
+    def expected(self, participation: float, clients: int) -> float:
+        """Return the share itself, which need not be a whole number of clients."""
+        return participation * clients
 
     def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw a number in [0, 1) for each client: those below ``participation`` take part."""

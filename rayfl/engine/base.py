@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,6 +22,7 @@ from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.context import Averaging
 from rayfl.training.settings import Training
+from rayfl.transforms import Transform
 
 ClientGroup = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
@@ -180,6 +181,8 @@ class Plan:
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         finetune: how clients are fine-tuned before they are scored.
         averaging: how means are weighted that do not say it themselves; None: as the method has them.
+        transforms: what clients' changes of weights go through.
+        expected: how many of so many clients a round has on average; by default all.
     """
 
     method: Method
@@ -192,6 +195,8 @@ class Plan:
     counts_by: str | None = "personal"
     finetune: Finetune = NO_FINETUNING
     averaging: Averaging | None = None
+    transforms: Sequence[Transform] = ()
+    expected: Callable[[int], float] = float
 
     @property
     def nets(self) -> Sequence[Architecture | str]:

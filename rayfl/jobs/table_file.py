@@ -19,7 +19,7 @@ from typing import Any, Literal
 from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation
-from rayfl.methods import METHODS, WRAPPERS
+from rayfl.methods import METHODS
 from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
@@ -286,14 +286,13 @@ def _read_row(place: str, content: Any, columns: Collection[str]) -> TableRow:
 
 def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
     """Refuse unknown methods that are not listed as missing, and listed ones that exist or have no row."""
-    known = {**METHODS, **WRAPPERS}
     for method in sorted(missing):
-        if method in known or method not in named:
-            why = "rayfl has it" if method in known else "no row has it"
+        if method in METHODS or method not in named:
+            why = "rayfl has it" if method in METHODS else "no row has it"
             raise Conflict("missing", f"lists the method {method!r}, and {why}", "remove it from the list")
     for method in sorted(named):
-        if "." not in method and method not in known and method not in missing:
-            hint = _name_hint(method, known)
+        if "." not in method and method not in METHODS and method not in missing:
+            hint = _name_hint(method, METHODS)
             raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
 
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -35,6 +36,7 @@ from rayfl.system.log import Level
 from rayfl.system.own_code import code_digests
 from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
+from rayfl.transforms import Transform
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
@@ -78,6 +80,10 @@ class RunSettings(Settings, place=""):
     averaging: Literal["samples", "uniform"] | None = None
     """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides. It
     changes nothing where a method has no such mean: DCPFL, FD, FedDGGA, FedGH, FedHEAL, FedProto and Local.
+    """
+    transforms: Transform | list[Transform] | None = None
+    """What clients' changes of weights go through on their way to the server's step: one transform, or a list
+    that clients apply in order, and the server in reverse.
     """
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
     """Rounds between two evaluations."""
@@ -237,7 +243,15 @@ class RunSettings(Settings, place=""):
             counts_by=self.method.fallback if self.protocol.untrained == "fallback" else "personal",
             finetune=self.finetune,
             averaging=self.averaging,
+            transforms=self.transform_list,
+            expected=partial(self.sampling.expected, self.participation),
         )
+
+    @property
+    def transform_list(self) -> list[Transform]:
+        """The transforms as a list, also where there is one or none."""
+        found = self.transforms
+        return found if isinstance(found, list) else [] if found is None else [found]
 
     def check(self, data: FederatedData) -> list[str]:
         """Refuse what cannot work, before any process is started; return the warnings for the user.
