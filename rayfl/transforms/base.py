@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -49,6 +49,7 @@ class Transform(Settings, ABC, place="transforms"):
             down: what clients receive in the first round.
         """
 
+    @abstractmethod
     def at_client(
         self, change: Change, memory: State, client: Client, received: State
     ) -> tuple[Change, State, Mapping[str, float]]:
@@ -60,7 +61,6 @@ class Transform(Settings, ABC, place="transforms"):
             client: draws with ``client.generator``.
             received: what the server half keeps, which travels with the download.
         """
-        return change, memory, {}
 
     def init_server(self, context: Context) -> State:
         """Return what the server half keeps before the first round; every client receives it."""
