@@ -54,7 +54,7 @@ class Server:
         self._uploads_before = self.context.reductions(declared, before=True)
         self._samples = data.counts("train")[: data.seen]
         self.state: State = self._initial_state()
-        self._memory = self.pipeline.init_server(self.context)  # of transforms
+        self.memory = self.pipeline.init_server(self.context)  # of transforms
         self._first = state_spec(self.state)
 
     def _initial_state(self) -> State:
@@ -75,7 +75,7 @@ class Server:
     def build_download(self, ids: Sequence[int]) -> Download:
         """Return what ``download`` does, without a guard: an export traces this, and cannot trace a guard."""
         each = {i: self.method.download_for(self.state, i) for i in ids} if self._per_client else {}
-        return Download(self.method.download(self.state), each, self._memory)
+        return Download(self.method.download(self.state), each, self.memory)
 
     @exits_as_errors()
     def server_metrics(self) -> dict[str, float | list[float]]:
@@ -143,7 +143,7 @@ class Server:
                     "The run stops, with its records and checkpoints intact",
                     "Where training has diverged, try a smaller training.lr or training.clip",
                 )
-            self.state, self._memory = canonical(state), canonical(memory)
+            self.state, self.memory = canonical(state), canonical(memory)
 
     def _combine_uploads(
         self, cohort: Cohort, parts: Sequence[dict[str, Accumulated]]
@@ -153,7 +153,7 @@ class Server:
             return combine(self.uploads, parts), {}
         down = self.method.download(self.state)
         combined = combine(self.pipeline.reductions(down), parts)
-        return self.pipeline.at_server(combined, down, self._memory, cohort)
+        return self.pipeline.at_server(combined, down, self.memory, cohort)
 
     def states(self) -> States:
         """Return the state, under the number 0."""
@@ -161,7 +161,7 @@ class Server:
 
     def save(self, folder: str) -> str:
         """Write the state; return the file's name."""
-        kept = {MEMORY: self._memory} if self._memory else {}
+        kept = {MEMORY: self.memory} if self.memory else {}
         return Checkpoints(Path(folder)).write_server({**self.state, **kept})
 
     def restore(self, folder: str, name: str | None) -> None:
@@ -171,10 +171,10 @@ class Server:
             UserError: it is of another method or another net.
         """
         if name is None:
-            self.state, self._memory = self._initial_state(), self.pipeline.init_server(self.context)
+            self.state, self.memory = self._initial_state(), self.pipeline.init_server(self.context)
             return
         state = Checkpoints(Path(folder)).read(name)
-        self._memory = state.pop(MEMORY, {})
+        self.memory = state.pop(MEMORY, {})
         if at := first_missing(self._first, state_spec(state)):
             raise Conflict(
                 "the checkpoint",

@@ -155,7 +155,8 @@ class Run:
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
-        state = {"server": self.server.state, "clients": dict(self.worker.states)}
+        kept = {"transforms": self.server.memory} if self.server.memory else {}
+        state = {"server": {**self.server.state, **kept}, "clients": dict(self.worker.states)}
         _, tensors = take_apart(state)
         return {name: t.double() for name, t in tensors.items()}
 

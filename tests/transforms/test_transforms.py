@@ -12,6 +12,7 @@ from rayfl import Inline, Ray, UserError, resumed
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedCP
 from rayfl.sampling import Bernoulli, Uniform
+from rayfl.testing import check_transform
 from rayfl.training import Client, Params, State
 from rayfl.training.context import Cohort
 from rayfl.transforms import TRANSFORMS, Change, Quantise, SignFlip, TopK, Transform
@@ -115,7 +116,7 @@ def test_memories_stay_with_their_clients_and_the_server() -> None:
     kept = {i: state["transforms"] for i, state in run.worker.states.items()}
     assert {i: own["1 Counting"]["trained"] for i, own in kept.items()} == {0: 1, 1: 3, 2: 1}
     assert kept[1]["0 Counting"] == {"trained": 3}
-    assert run.server._memory == {"0 Counting": {"ones": 5.0}, "1 Counting": {"ones": 5.0}}
+    assert run.server.memory == {"0 Counting": {"ones": 5.0}, "1 Counting": {"ones": 5.0}}
     assert run.results[0].up["1 Counting"] == [8, 8]  # two numbers
     assert run.worker.state(1, run.worker.client(1, 3)).keys() == {"control"}
     bare = federate(SCAFFOLD(), ragged(), TINY, cohorts)
@@ -204,6 +205,73 @@ def test_rounds_without_anybody_have_their_step(tmp_path: Path) -> None:
         (tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1] for name in ("run", "bare")
     )
     assert one != other
+
+
+# ---- checks for authors
+
+
+class Mutates(Nothing):
+    """Changes its memory in place."""
+
+    def at_client(self, change: Change, memory: State, client: Client, received: State) -> Any:
+        kept = memory.get("weights", change["weights"].zeros())
+        for t in kept.values():
+            t += 1
+        return change, {"weights": kept}, {}
+
+
+class Draws(Nothing):
+    """Draws from a global generator."""
+
+    def at_client(self, change: Change, memory: State, client: Client, received: State) -> Any:
+        return {key: each + torch.rand(()) for key, each in change.items()}, memory, {}
+
+
+class Tells(Nothing):
+    """Returns a sum that it does not declare."""
+
+    def at_client(self, change: Change, memory: State, client: Client, received: State) -> Any:
+        return change, memory, {"norm": 1.0}
+
+
+class Free(Nothing):
+    """Forgets its bytes."""
+
+    def upload_bytes(self, change: Change, sizes: Mapping[str, int]) -> dict[str, int]:
+        return {}
+
+
+SEEN: dict[str, int] = {}
+
+
+class Remembers(Nothing):
+    """Goes by how many clients this process has seen."""
+
+    def at_client(self, change: Change, memory: State, client: Client, received: State) -> Any:
+        SEEN["clients"] = SEEN.get("clients", 0) + 1
+        return {key: each * (1 + SEEN["clients"] // 3) for key, each in change.items()}, memory, {}
+
+
+@pytest.mark.parametrize(
+    "transform", [*TRANSFORMS.values(), Counting, ByExpected, Plus(at="client", number=2.0)]
+)
+def test_transforms_pass_their_checks(transform: Any) -> None:
+    check_transform(transform)
+
+
+@pytest.mark.parametrize(
+    ("transform", "check"),
+    [
+        (Mutates, "client_half_is_a_function: at_client changes what it is handed"),
+        (Draws, "client_half_is_a_function: at_client draws"),
+        (Remembers, "client_half_is_a_function: at_client gives something else"),
+        (Free, "upload_bytes_are_numbers"),
+        (Tells, "runs: "),
+    ],
+)
+def test_checks_find_mistakes(transform: Any, check: str) -> None:
+    with pytest.raises(AssertionError, match=f"{transform.__name__} fails the check {check}"):
+        check_transform(transform)
 
 
 # ---- what is refused
