@@ -118,7 +118,8 @@ class Server:
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""
         own = self._samples[list(ids)].tolist()
-        return Cohort(tuple(ids), tuple(own), round, int(self._samples.sum()), self.context)
+        expected = self.pipeline.expected if self.pipeline.by_expected else None
+        return Cohort(tuple(ids), tuple(own), round, int(self._samples.sum()), self.context, expected)
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
         """Combine the uploads and take the method's server step.

@@ -134,6 +134,7 @@ class _Record(TypedDict):
     evaluation: NotRequired[dict[EvaluationPoint, _Views]]
     untrained: NotRequired[_Untrained]
     figures: NotRequired[dict[str, _Number | list[_Number]]]
+    privacy: NotRequired[str]
 
 
 class _Class(TypedDict):

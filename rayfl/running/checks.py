@@ -70,9 +70,10 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}",
         )
     if plan.transforms:
-        pipeline = Pipeline(plan.transforms, context.reductions(method.uploads(context)), 1)
+        declared = method.uploads(context)
+        pipeline = Pipeline(plan.transforms, context.reductions(declared), plan.expected(data.seen))
         down = method.download(first_server_state(method, context))
-        pipeline.check(context, down, method.overrides("download_for"))
+        pipeline.check(context, declared, down, method.overrides("download_for"))
     if any(how.before for how in method.uploads(context).values()) != method.overrides("before_round"):
         raise BadCode(
             f"{type(method).__name__}.before_round", "belongs to uploads with before=True", "write both"

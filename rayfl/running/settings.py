@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from rayfl.callbacks.loggers import Name, check_loggers
 from rayfl.data import Data, EmbeddedDigits, FederatedData
@@ -36,7 +36,9 @@ from rayfl.system.log import Level
 from rayfl.system.own_code import code_digests
 from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
-from rayfl.transforms import Transform
+from rayfl.transforms import ClientDP, LocalDP, Transform
+from rayfl.transforms.accounting import Exposure, noise_for
+from rayfl.transforms.privacy import Private
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
@@ -248,6 +250,58 @@ class RunSettings(Settings, place=""):
         )
 
     @property
+    def private(self) -> Private | None:
+        """The transform that gives privacy, if there is one: the last."""
+        last = self.transform_list[-1:]
+        return last[0] if last and isinstance(last[0], Private) else None
+
+    def with_noise(self, clients: int) -> Self:
+        """Return settings with the noise that an epsilon needs, and refuse too little of it.
+
+        Args:
+            clients: how many may train.
+        """
+        private = self.private
+        if not isinstance(private, ClientDP) or private.epsilon is None:
+            return self
+        exposures = self.sampling.exposures(self.participation, clients, self.rounds, self.rounds)
+        if exposures is None:
+            raise Conflict(
+                "transforms.epsilon",
+                f"is {private.epsilon:g}, and nothing is proved of privacy with sampling={self.sampling}",
+                "choose Bernoulli, or give noise_multiplier alone, which guarantees nothing then",
+            )
+        noise = noise_for(exposures, private.epsilon, private.delta)
+        if private.noise_multiplier is None:
+            noisy = replace(private, noise_multiplier=noise)
+            before = self.transform_list[:-1]
+            return replace(self, transforms=[*before, noisy] if before else noisy)
+        if (spent := private.spent(exposures)) > private.epsilon * (1 + 1e-9):
+            raise Conflict(
+                "transforms.epsilon",
+                f"is {private.epsilon:g}, and {self.rounds} rounds spend {spent:.5g}",
+                f"set noise_multiplier={noise:g}, or fewer rounds",
+            )
+        return self
+
+    def guarantee(self, clients: int, done: int) -> tuple[float | None, str] | None:
+        """Return the epsilon after so many rounds, None if there is none, and what is guaranteed in words.
+
+        Returns:
+            None if no transform is there for privacy.
+        """
+        if (private := self.private) is None:
+            return None
+        exposures = self.sampling.exposures(self.participation, clients, self.rounds, done)
+        if isinstance(private, LocalDP):  # which counts rounds, however clients come to take part
+            exposures = exposures or (Exposure("certain", done),)
+        if exposures is None:
+            return None, f"no guarantee: nothing is proved of sampling={self.sampling}"
+        if math.isinf(epsilon := private.spent(exposures)):
+            return None, "no guarantee: there is no noise"
+        return epsilon, private.guarantee(epsilon, exposures)
+
+    @property
     def transform_list(self) -> list[Transform]:
         """The transforms as a list, also where there is one or none."""
         found = self.transforms
@@ -278,7 +332,8 @@ class RunSettings(Settings, place=""):
         if self.checkpoint_keep == "best" and not judged:
             needs = "is best, which needs validation data, and checkpoint_every and eval_every above 0"
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
-        warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
+        settled = replace(self, clients=len(data)).with_noise(data.seen)
+        warnings = checks.check_run(settled.plan(), self.protocol, data)
         if self.protocol.patience and self.sampling.uses_rounds:
             warnings.append(
                 f"protocol.patience is {self.protocol.patience}: a run that ends early lacks the last round, "

@@ -101,6 +101,7 @@ class Cohort:
         round: the round, from 0.
         population_samples: the training samples of all clients, n.
         context: the facts of the run.
+        expected: how many clients a round has on average, where a transform goes by that; else None.
     """
 
     ids: tuple[int, ...]
@@ -108,10 +109,13 @@ class Cohort:
     round: int
     population_samples: int
     context: Context
+    expected: float | None = None
 
     @property
     def share(self) -> float:
         """The cohort's part of the weight that all clients have in the run's means, above 0 and up to 1."""
+        if self.expected is not None:
+            return self.expected / self.context.population
         if self.context.averaging == "uniform":
             return len(self.ids) / self.context.population
         return sum(self.samples) / self.population_samples

@@ -40,13 +40,17 @@ class Transform(Settings, ABC, place="transforms"):
     step also after a round without anybody.
     """
 
-    def check(self, context: Context, uploads: Mapping[str, Reduction], down: State) -> None:
+    last: ClassVar[bool] = False
+    """Whether no transform may come after this one, because it would undo what this one gives."""
+
+    def check(self, context: Context, uploads: Mapping[str, Reduction], down: State, expected: float) -> None:
         """Refuse a run with which the transform does not do what it says.
 
         Args:
             context: the facts of the run.
-            uploads: how the method combines what clients upload.
+            uploads: how the method combines what clients upload, also before a round.
             down: what clients receive in the first round.
+            expected: how many clients a round has on average.
         """
 
     @abstractmethod

@@ -37,11 +37,14 @@ class Pipeline:
         """Whether sums are divided by the expected number of clients; there is a step in every round then."""
         return any(each.divisor == "expected" for each in self.transforms)
 
-    def check(self, context: Context, down: State, per_client: bool) -> None:
+    def check(
+        self, context: Context, declared: Mapping[str, Reduction], down: State, per_client: bool
+    ) -> None:
         """Refuse a method that does not send the same weights to all, or whose clients send none back.
 
         Args:
             context: the facts of the run.
+            declared: all uploads of the method, also those before a round.
             down: what clients receive in the first round.
             per_client: whether the method sends something else to each of them.
         """
@@ -58,8 +61,10 @@ class Pipeline:
         if self.by_expected and (key := self._uploaded_weight(down)):
             problem = f"are {names}, for which all clients count alike, and this method's mean of {key!r} is "
             raise Conflict("transforms", f"{problem}weighted by what clients send", advice)
-        for each in self.transforms:
-            each.check(context, self.uploads, down)
+        for place, each in enumerate(self.transforms, 1):
+            if each.last and place < len(self.transforms):
+                raise Conflict("transforms", f"has {type(each).__name__}, which others follow", "put it last")
+            each.check(context, declared, down, self.expected)
 
     def _uploaded_weight(self, down: State) -> str | None:
         means = ((key, how) for key, how in self._covered(down).items() if isinstance(how, Mean))

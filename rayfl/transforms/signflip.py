@@ -30,7 +30,7 @@ class SignFlip(Transform):
     scale: Annotated[float, above(0)] = 1.0
     """Factor on the flipped change."""
 
-    def check(self, context: Context, uploads: Mapping[str, Reduction], down: State) -> None:
+    def check(self, context: Context, uploads: Mapping[str, Reduction], down: State, expected: float) -> None:
         """Refuse a share that nobody is."""
         if self.share and not self.liars(context):
             count = context.population
