@@ -30,7 +30,7 @@ from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.state import State, canonical, is_finite
 from rayfl.training.sums import Accumulated, combine
-from rayfl.transforms.pipeline import MEMORY, Pipeline
+from rayfl.transforms.pipeline import MEMORY
 
 CPU = torch.device("cpu")
 
@@ -50,7 +50,7 @@ class Server:
         _, self.context = set_up(plan, data)
         declared = self.method.uploads(self.context)
         self.uploads = self.context.reductions(declared)
-        self.pipeline = Pipeline(plan.transforms, self.uploads, plan.expected(data.seen))
+        self.pipeline = plan.pipeline(self.uploads, data.seen)
         self._uploads_before = self.context.reductions(declared, before=True)
         self._samples = data.counts("train")[: data.seen]
         self.state: State = self._initial_state()
@@ -150,7 +150,7 @@ class Server:
         self, cohort: Cohort, parts: Sequence[dict[str, Accumulated]]
     ) -> tuple[dict[str, Any], State]:
         """Return the combined uploads as the method expects them, and what transforms keep."""
-        if not self.pipeline.transforms:
+        if not self.pipeline.parts:
             return combine(self.uploads, parts), {}
         down = self.method.download(self.state)
         combined = combine(self.pipeline.reductions(down), parts)

@@ -57,7 +57,7 @@ from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, all_finite, as_tensor, canonical, pack, to_device, unpack
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merge_parts, payload_bytes
-from rayfl.transforms.pipeline import MEMORY, Pipeline
+from rayfl.transforms.pipeline import MEMORY
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
@@ -122,7 +122,7 @@ class Worker:
             "local_update": self.context.reductions(declared),
             "before_round": self.context.reductions(declared, before=True),
         }
-        self.pipeline = Pipeline(plan.transforms, self.uploads["local_update"], plan.expected(data.seen))
+        self.pipeline = plan.pipeline(self.uploads["local_update"], data.seen)
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         for net in {*initial, *self._further.values()}:
@@ -248,10 +248,10 @@ class Worker:
         download = self._download_on_device(download)
         group_of = {i: group for group in groups for i in group}
         guard = Guard(self.method, self.device, hook, f"round {round}")
-        reductions = self.uploads[hook]
-        if hook == "local_update" and self.pipeline.transforms:
+        reductions, left_out = self.uploads[hook], self.pipeline.left_out(download.everyone)
+        if hook == "local_update" and self.pipeline.parts:
             reductions = self.pipeline.reductions(download.everyone)
-        accumulator, result = Accumulator(reductions, group_of), RoundResult()
+        accumulator, result = Accumulator(reductions, group_of, left_out), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         context = _RoundContext(hook, round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
@@ -393,7 +393,7 @@ class Worker:
         _check_awaited(name, one)
         counted = self.method.communication_bytes(client, one.down, up)
         sent, memory = up, dict[str, Any]()
-        if context.hook == "local_update" and self.pipeline.transforms:
+        if context.hook == "local_update" and self.pipeline.parts:
             before, received = one.held.get(MEMORY) or {}, context.download.transforms
             sent, memory, sizes = self.pipeline.at_client(up, one.down, before, client, received)
             counted = counted[0], counted[1] | sizes

@@ -82,8 +82,14 @@ def round_figure(
     columns = _reported_scores(record, population, protocol, split)
     if columns is None:
         return None
-    found = client_metrics(np.array(columns["score"], dtype=np.float64), population, split)
-    return none_if_nan(average(found, protocol.average))
+    score = np.array(columns["score"], dtype=np.float64)
+    score[uncounted_attackers(population, protocol)] = np.nan
+    return none_if_nan(average(client_metrics(score, population, split), protocol.average))
+
+
+def uncounted_attackers(population: Population, protocol: Protocol) -> list[int]:
+    """Return the clients that attack, unless the protocol counts these, too."""
+    return [*population.attackers] if protocol.clients == "honest" else []
 
 
 def _reported_scores(
@@ -123,11 +129,13 @@ def none_if_nan(value: float) -> float | None:
 
 
 def counted_scores(history: History, protocol: Protocol, point: str, view: str, split: str) -> Scores | None:
-    """Return the scores that the protocol counts: all, or those of clients that have been trained by then.
+    """Return the scores that the protocol counts: without attackers, or of trained clients alone.
 
     None where the part of the data has not been scored.
     """
     scores = history.scores.get((point, view, split))
+    if scores is not None and (attackers := uncounted_attackers(history.population, protocol)):
+        scores = scores.where_counted(~np.isin(np.arange(len(history.population)), attackers))
     if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
     return scores.where_counted(history.first <= scores.rounds[:, None])
@@ -162,6 +170,8 @@ class Validation:
         count = len(self.population)
         score = np.array(columns["score"], dtype=np.float64)
         loss = np.broadcast_to(np.array(columns["loss"], dtype=np.float64), count).copy()
+        attackers = uncounted_attackers(self.population, self.protocol)
+        score[attackers] = loss[attackers] = np.nan
         if self.protocol.trained_only:
             untrained = [i for i in range(count) if i not in self._trained]
             score[untrained] = loss[untrained] = np.nan

@@ -93,6 +93,7 @@ class _Partition(TypedDict):
     strata: NotRequired[str]
     task: NotRequired[_Task]
     trains_on_val: NotRequired[Literal[True]]
+    attackers: NotRequired[list[_Count]]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):

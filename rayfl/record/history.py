@@ -63,6 +63,7 @@ class Population(DisplayMixin):
     division: str | None = None
     figure: Figure = ACCURACY
     trains_on_val: bool = False
+    attackers: tuple[int, ...] = ()
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -79,8 +80,8 @@ class Population(DisplayMixin):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
         figure = Figure(**task["figure"]) if (task := partition.get("task")) else ACCURACY
-        trains_on_val = "trains_on_val" in partition
-        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val)
+        trains_on_val, attackers = "trains_on_val" in partition, tuple(partition.get("attackers", ()))
+        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val, attackers)
 
     @classmethod
     def without_clients(cls) -> "Population":

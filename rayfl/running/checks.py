@@ -29,7 +29,6 @@ from rayfl.training.context import Context
 from rayfl.training.examples import Examples
 from rayfl.training.losses import BatchLoss, resolve_loss
 from rayfl.training.sums import Reduction
-from rayfl.transforms.pipeline import Pipeline
 
 
 def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
@@ -69,9 +68,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"returns {short_repr(method.uploads(context))}",
             "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}",
         )
-    if plan.transforms:
-        declared = method.uploads(context)
-        pipeline = Pipeline(plan.transforms, context.reductions(declared), plan.expected(data.seen))
+    declared = method.uploads(context)
+    if (pipeline := plan.pipeline(context.reductions(declared), data.seen)).parts:
         down = method.download(first_server_state(method, context))
         pipeline.check(context, declared, down, method.overrides("download_for"))
     if any(how.before for how in method.uploads(context).values()) != method.overrides("before_round"):

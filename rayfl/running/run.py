@@ -194,7 +194,9 @@ class FederationRun:
             if settings.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(settings.evaluates)
         by_val = settings.method.facts.validation != "unused" and bool(data.counts("val").any())
-        folder.write_partition(data.describe() | ({"trains_on_val": True} if by_val else {}))
+        attack = settings.attack
+        attackers = {"attackers": sorted(attack.attackers(settings.seed, data.seen))} if attack else {}
+        folder.write_partition(data.describe() | ({"trains_on_val": True} if by_val else {}) | attackers)
         return folder
 
 

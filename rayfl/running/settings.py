@@ -36,7 +36,7 @@ from rayfl.system.log import Level
 from rayfl.system.own_code import code_digests
 from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
-from rayfl.transforms import ClientDP, LocalDP, Transform
+from rayfl.transforms import Aggregation, Attack, ClientDP, LocalDP, Transform
 from rayfl.transforms.accounting import Exposure, noise_for
 from rayfl.transforms.privacy import Private
 
@@ -86,6 +86,12 @@ class RunSettings(Settings, place=""):
     transforms: Transform | list[Transform] | None = None
     """What clients' changes of weights go through on their way to the server's step: one transform, or a list
     that clients apply in order, and the server in reverse.
+    """
+    attack: Attack | None = None
+    """What some of the clients do to harm the others."""
+    aggregation: Aggregation | None = None
+    """What the server does with clients' changes of weights in the place of their mean, such as ``Median``:
+    they travel one by one then.
     """
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
     """Rounds between two evaluations."""
@@ -173,6 +179,7 @@ class RunSettings(Settings, place=""):
             seed = self.seed if self.data.seed is None else self.data.seed
             data = data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
         data = self.data.encode(data) if data.unseen else data
+        data = self.attack.poison(data, self.seed) if self.attack else data
         return data.with_common_test() if self.common_test else data
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
@@ -246,6 +253,8 @@ class RunSettings(Settings, place=""):
             finetune=self.finetune,
             averaging=self.averaging,
             transforms=self.transform_list,
+            attack=self.attack,
+            aggregation=self.aggregation,
             expected=partial(self.sampling.expected, self.participation),
         )
 

@@ -21,7 +21,7 @@ from rayfl.nets import Architecture, Shape, SplitNet
 from rayfl.training import State, Training
 from rayfl.training.context import Averaging
 from rayfl.training.state import take_apart
-from rayfl.transforms import Transform
+from rayfl.transforms import Aggregation, Attack, Transform
 
 # ---- data
 
@@ -171,12 +171,15 @@ def start(
     seed: int = 3,
     transforms: Sequence[Transform] = (),
     expected: Callable[[int], float] = float,
+    attack: Attack | None = None,
+    aggregation: Aggregation | None = None,
     **training: Any,
 ) -> Run:
     """Build a federation in float64, by default with batches of 8 and lr 0.1."""
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
     engine = Inline(execution=execution, device="cpu", memory_format="contiguous")
     further: dict[str, Any] = {"averaging": averaging, "transforms": transforms, "expected": expected}
+    further |= {"attack": attack, "aggregation": aggregation}
     plan = Plan(method, net, settings, seed, engine, rounds, **further)
     return Run(Worker(plan, data), Server(plan, data))
 

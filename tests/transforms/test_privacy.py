@@ -141,7 +141,7 @@ def at_server(private: ClientDP, change: Params, expected: float, memory: Any) -
     """Return what comes out of the server half when nobody has taken part."""
     net = start(FedAvg(), ONE).worker.net
     cohort = Cohort((), (), 0, 1, make_context(net), expected)
-    pipeline = Pipeline([private], {"weights": FedAvg().uploads(cohort.context)["weights"]}, expected)
+    pipeline = Pipeline({"weights": FedAvg().uploads(cohort.context)["weights"]}, expected, [private])
     up, kept = pipeline.at_server({}, {"weights": change}, {"0 ClientDP": memory} if memory else {}, cohort)
     return up["weights"], kept.get("0 ClientDP")
 
@@ -195,7 +195,7 @@ def covered_methods() -> dict[str, str]:
         run = start(cls(), ragged(), net_of(name, SMOOTH))
         context, method = run.server.context, run.worker.method
         declared = method.uploads(context)
-        pipeline = Pipeline([ClientDP(noise_multiplier=1.0)], context.reductions(declared), 4)
+        pipeline = Pipeline(context.reductions(declared), 4, [ClientDP(noise_multiplier=1.0)])
         found[name] = ""
         try:
             per_client = method.overrides("download_for")
@@ -303,6 +303,6 @@ def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors
 
 def test_sums_are_declared_with_the_clip_alone() -> None:
     assert ClientDP(clip="adaptive", noise_multiplier=0.1).sums == ("below",)
-    assert Pipeline([ClientDP(noise_multiplier=0.1)], {"weights": Sum()}, 1).reductions({}) == {
+    assert Pipeline({"weights": Sum()}, 1, [ClientDP(noise_multiplier=0.1)]).reductions({}) == {
         "weights": Sum()
     }
