@@ -10,7 +10,6 @@ from tests.support.federations import federation_from
 @pytest.mark.parametrize(
     ("table", "row", "column", "expected"),
     [
-        ("liars", "Ditto", "40%", "SignFlip(share=0.4)"),
         ("compressed", "FedBN", "whole", "None"),
         ("compressed", "FedBN", "top 1%", "TopK(share=0.01)"),
         ("compressed", "SCAFFOLD", "top 10%, 4 bits", "[TopK(), Quantise(bits=4)]"),

@@ -8,7 +8,7 @@ import torch
 
 from rayfl.methods import SCAFFOLD, Cohort, FedAvg, FedCP, Method
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
-from rayfl.transforms import Change, SignFlip, TopK, Transform
+from rayfl.transforms import Change, TopK, Transform
 from tests.support.by_hand import assert_same, federate, ragged, start
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -43,7 +43,7 @@ class Stepping(FedAvg):
 
 
 @pytest.mark.parametrize("method", [Renamed(), Stepping()], ids=str)
-@pytest.mark.parametrize("transforms", [[], [TopK(share=0.5)], [SignFlip(share=0.5)]], ids=str)
+@pytest.mark.parametrize("transforms", [[], [TopK(share=0.5)]], ids=str)
 def test_uploads_of_other_names_and_of_changes_are_federated_averaging(
     method: Method, transforms: list[Transform]
 ) -> None:

@@ -14,12 +14,11 @@ from torch import Tensor
 from rayfl import Inline, Ray, resumed
 from rayfl.errors import BadValue, Conflict, Shortage
 from rayfl.evaluation import Default
-from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedDyn, Method
+from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN, Method
 from rayfl.running.result import Result
 from rayfl.sampling import Bernoulli
 from rayfl.training import Params
 from rayfl.transforms import ClientDP, TopK
-from rayfl.transforms import pipeline as pipelines
 from rayfl.transforms.aggregation import (
     Aggregation,
     GeometricMedian,
@@ -62,13 +61,13 @@ def test_rules_by_hand(rule: Aggregation, expected: list[float]) -> None:
 
 
 def test_rules_of_even_and_uneven_rows() -> None:
-    """0, 1, 2, 9 have the median 3/2; without the smallest and the largest the mean is 3/2; Krum leaves 9 out."""
+    """0, 1, 2, 9 have the median 3/2, as has the mean without the ends; Krum leaves 9 out."""
     rows = torch.tensor([[9.0], [0], [2], [1]], dtype=torch.float64)
     quarter: dict[str, Any] = {"tolerated": 0.25}
     assert Median().combine(rows).tolist() == [1.5]
     assert TrimmedMean(**quarter).combine(rows).tolist() == [1.5]
     assert MultiKrum(**quarter).combine(rows).tolist() == [1]  # of 0, 2 and 1
-    assert MultiKrum(chosen=1, **quarter).combine(rows).tolist() == [2]  # 2 and 1, 0 and 1 are equally near
+    assert MultiKrum(chosen=1, **quarter).combine(rows).tolist() == [0]  # the first of three equals
     assert GeometricMedian().combine(rows).item() == pytest.approx(1.5, abs=0.5)
     for rule in RULES:
         torch.testing.assert_close(rule.combine(rows[:1]), rows[0])
@@ -143,16 +142,14 @@ FOUR = points(*[[((k, 1), k % 2)] * k for k in range(1, 5)])
 
 @pytest.mark.parametrize("averaging", ["samples", "uniform"])
 @pytest.mark.parametrize("attack", [ALIE(clients=[1, 3]), IPM(clients=[1, 3])], ids=str)
-@pytest.mark.parametrize("method", [FedAvg(), SCAFFOLD(), FedDyn()], ids=str)
+@pytest.mark.parametrize("method", [FedAvg(), SCAFFOLD()], ids=str)
 def test_attackers_of_a_cohort_count_as_their_samples(attack: Attack, averaging: Any, method: Method) -> None:
     """As if 1 and 3 had sent what is made of 0 and 2."""
     first = federate(method, FOUR, cohorts=[[0]], averaging=averaging).server.state["weights"]["head.weight"]
     third = federate(method, FOUR, cohorts=[[2]], averaging=averaging).server.state["weights"]["head.weight"]
-    if isinstance(method, FedDyn):
-        return
     both = torch.stack([first, third])
     made = attack.from_cohort(change_of(both.mean(0)), change_of(both.std(0)))["weights"]["w"]
-    weights = [1, 3, 6] if averaging == "samples" and isinstance(method, FedAvg) else [1, 1, 2]
+    weights = [1, 3, 6] if averaging == "samples" else [1, 1, 2]
     parts = zip(weights, (first, third, made), strict=True)
     expected = sum((w * part for w, part in parts), torch.zeros(2, 2, dtype=torch.float64)) / sum(weights)
     run = federate(method, FOUR, cohorts=1, averaging=averaging, attack=attack)
@@ -167,8 +164,8 @@ def test_without_honest_clients_nothing_changes() -> None:
 def test_labels_are_flipped_where_attackers_train(tmp_path: Path) -> None:
     """Of ten classes y becomes 9 - y; what is tested stays."""
     settings: dict[str, Any] = {"method": FedAvg(), "clients": 4}
-    honest = small(tmp_path / "a", **settings).settings.federated_data()
-    data = small(tmp_path / "b", attack=LabelFlip(clients=[2]), **settings).settings.federated_data()
+    honest = small(tmp_path / "a", **settings).federated_data()
+    data = small(tmp_path / "b", attack=LabelFlip(clients=[2]), **settings).federated_data()
     for i in range(4):
         for split in ("train", "val", "test"):
             own = data.held.split(i, split)
@@ -230,41 +227,25 @@ def test_a_median_withstands_what_breaks_a_mean() -> None:
         ({"method": "FedDGGA", "attack": ALIE()}, "attack"),
         ({"method": "FedProto", "aggregation": Median()}, "aggregation"),
         ({"method": "FedFomo", "attack": SignFlip()}, "attack"),
-        (
-            {"method": "FedAvg", "aggregation": Median(), "transforms": ClientDP(noise_multiplier=1.0)},
-            "aggregation",
-        ),
+        ({"aggregation": Median(), "transforms": ClientDP(noise_multiplier=1.0)}, "aggregation"),
     ],
     ids=str,
 )
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, settings: dict[str, Any], place: str) -> None:
-    from rayfl.methods import METHODS
-
-    made = METHODS[settings.pop("method")]()
+    made = METHODS[settings.get("method", "FedAvg")]()
     with refused(Conflict, place):
-        small(tmp_path / "run", method=made, net=SMOOTH, **settings).run()
+        small(tmp_path / "run", **(settings | {"method": made, "net": SMOOTH})).run()
 
 
 def test_a_matrix_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfl.system.memory.available_memory", lambda: 10_000.0)
     with refused(Shortage, ""):
         small(tmp_path / "run", method=FedAvg(), net=SMOOTH, aggregation=Median()).run()
-    assert pipelines.check_memory is not None
 
 
 def test_command_lines() -> None:
-    found = federation_from(
-        [
-            "--attack",
-            "ALIE",
-            "--attack.share",
-            "0.3",
-            "--aggregation",
-            "MultiKrum",
-            "--aggregation.pre",
-            "NNM",
-        ]
-    )
+    words = "--attack ALIE --attack.share 0.3 --aggregation MultiKrum --aggregation.pre NNM"
+    found = federation_from(words.split())
     assert (str(found.attack), str(found.aggregation)) == ("ALIE(share=0.3)", "MultiKrum(pre='NNM')")
 
 
@@ -305,12 +286,8 @@ def test_the_same_bytes_on_actors_and_after_a_resume(
     tmp_path: Path, kept_actors: None, method: Method, attack: Attack, rule: Any
 ) -> None:
     settings: dict[str, Any] = {"method": method, "net": TINY, "clients": 8, "rounds": 3, "attack": attack}
-    settings |= {
-        "aggregation": rule,
-        "sampling": Bernoulli(),
-        "participation": 0.6,
-        "transforms": TopK(share=0.5),
-    }
+    settings |= {"sampling": Bernoulli(), "participation": 0.6}
+    settings |= {"aggregation": rule, "transforms": TopK(share=0.5)}
     small(tmp_path / "inline", **settings).run()
     small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
     small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
