@@ -128,7 +128,9 @@ def in_words(record: Mapping[str, Any], figures: Iterable[float | None], kind: F
         parts.append(f"dropped {totals['dropped']}")
     parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
     known = zip((kind.name, "common test"), figures)
-    return parts + [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
+    parts += [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
+    epsilon = record.get("figures", {}).get("epsilon") if "privacy" in record else None
+    return parts if epsilon is None else [*parts, f"epsilon {epsilon:.4g}"]
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

@@ -343,6 +343,8 @@ class RunSettings(Settings, place=""):
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
         settled = replace(self, clients=len(data)).with_noise(data.seen)
         warnings = checks.check_run(settled.plan(), self.protocol, data)
+        if (given := settled.guarantee(data.seen, self.rounds)) and given[0] is None:
+            warnings.append(f"transforms: {type(self.private).__name__}, and {given[1]}")
         if self.protocol.patience and self.sampling.uses_rounds:
             warnings.append(
                 f"protocol.patience is {self.protocol.patience}: a run that ends early lacks the last round, "
