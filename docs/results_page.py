@@ -2,8 +2,8 @@
 
 ``python -m docs.results_page`` writes them anew into the pages, each below its marker,
 ``<!-- numbers: NAME -->``, and draws two pictures. It also writes the sentences that count what has
-results, and puts † behind methods that nobody has compared with their papers, and ‡ behind those that have
-trained on validation data.
+results, and those on speed in other pages, from a record; and it puts † behind methods that nobody has
+compared with their papers, and ‡ behind those that have trained on validation data.
 """
 
 import json
@@ -30,6 +30,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
 FOLDER = ROOT / "docs" / "results"
 TABLES = ROOT / "docs" / "experiments.md"
+SPEED = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "docs" / "from_flower.md"]
+"""Pages that say how fast rayfl is."""
+SPEEDS = json.loads((ROOT / "benchmarks" / "records" / "2026-11-22-2553eda.json").read_text())
+"""The newest record of ``benchmarks/engine.py`` with peers."""
 EXAMPLES = ROOT / "examples"
 SEEDS = {"fdse": 2}  # of the other papers' runs: 0
 
@@ -889,6 +893,28 @@ def tables_counted() -> str:
     )
 
 
+def speed() -> Rows:
+    """Return what each workload takes beside peers, and the memory."""
+    shown = [(name, of_raw, SPEEDS["first_round_after_s"][name]) for name, of_raw in SPEEDS["of_raw"].items()]
+    rows = [["", *shown[0][1], "rayfl's first round after, s", "rayfl's peak PSS, MB"]]
+    for name, of_raw, first in shown:
+        ratios = (f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in of_raw.values())
+        middle, low, high = first
+        rows.append([name, *ratios, f"{middle} ({low}-{high})", f"{SPEEDS['peak_pss_mb'][name]:,}"])
+    return rows
+
+
+def speed_counted() -> str:
+    """Between which ratios all workloads are."""
+    each = list(SPEEDS["of_raw"].values())
+    medians = {name: [workload[name][0] for workload in each] for name in each[0]}
+    spans = [f"{min(own):.1f} to {max(own):.1f} times with {name}" for name, own in medians.items()]
+    return (
+        f"A round on two CPU cores takes, compared with a plain PyTorch loop, {', '.join(spans)} (medians of "
+        f"{len(each)} workloads, measured on {SPEEDS['date']})."
+    )
+
+
 @cache
 def published() -> dict[str, dict[str, Any]]:
     """Return everything in docs/results/ that runs have made, by its name in ``COMMITS``."""
@@ -910,6 +936,7 @@ def sentences() -> dict[str, str]:
         "tables counted": tables_counted(),
         "embedded tested": embedded_tested(),
         "footnote": footnote(),
+        "speed counted": speed_counted(),
         "on validation data": "‡ Trained on validation data, too.",
     }
 
@@ -942,6 +969,7 @@ def tables() -> dict[str, Rows]:
         "published_feddbe by rounds": feddbe_by_rounds(),
         "pfllib curves": pfllib_curves(),
         "embedded_methods": embedded(),
+        "speed": speed(),
     }
 
 
@@ -969,7 +997,7 @@ def made() -> dict[str, str]:
 def renewed(page: str) -> str:
     """Return a page with all that is written made anew."""
     whole = made()
-    return with_marks(MARKER.sub(lambda m: f"<!-- numbers: {m[1]} -->\n\n{whole[m[1]]}\n", page))
+    return MARKER.sub(lambda m: f"<!-- numbers: {m[1]} -->\n\n{whole[m[1]]}\n", page)
 
 
 PAGES = [PAGE, *(FOLDER / f"{name}.md" for name in DETAILS)]
@@ -977,6 +1005,8 @@ PAGES = [PAGE, *(FOLDER / f"{name}.md" for name in DETAILS)]
 
 if __name__ == "__main__":
     for path in (*PAGES, TABLES):
+        path.write_text(with_marks(renewed(path.read_text())))
+    for path in SPEED:
         path.write_text(renewed(path.read_text()))
     draw_embedded(ROOT / "docs" / "images" / "results_embedded_methods.png")
     draw_pfllib(ROOT / "docs" / "images" / "results_published_feddbe.png")

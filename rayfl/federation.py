@@ -20,7 +20,25 @@ from rayfl.settings.reader import build_object, flatten_settings, merge_layers
 
 
 class Federation(RunSettings):
-    """One experiment, ready to run."""
+    """One experiment, ready to run.
+
+    Examples:
+        >>> from rayfl import Federation, Inline
+        >>> from rayfl.data import Dirichlet, Synthetic
+        >>> from rayfl.methods import FedProx
+        >>> federation = Federation(
+        ...     method=FedProx(mu=0.1),
+        ...     data=Synthetic(train=200, test=50, partition=Dirichlet(alpha=0.3)),
+        ...     clients=4,
+        ...     rounds=2,
+        ...     engine=Inline(),
+        ...     output="runs/first",
+        ...     quiet=True,
+        ... )
+        >>> result = federation.run()
+        >>> result
+        Result(folder='runs/first', rounds=2 of 2, accuracy=0...)
+    """
 
     def __post_init__(self) -> None:
         if type(self) is not Federation:
@@ -69,6 +87,11 @@ def resumed(
             as in ``{"rounds": 30, "engine.device": "cpu"}``.
         data: the same data again, if the configuration cannot hold them: ``rayfl.data.Arrays``.
         any_code: whether code of your own may be other than what the run has had so far.
+
+    Examples:
+        >>> from rayfl import resumed
+        >>> resumed("runs/first", {"rounds": 3}).run()
+        Result(folder='runs/first', rounds=3 of 3, accuracy=0...)
     """
     federation = recorded = recorded_settings(Federation, folder)
     if changes:

@@ -23,7 +23,15 @@ def seed_of(seed: int, purpose: str, *counters: int) -> int:
 
 
 def generator(seed: int, purpose: str, *counters: int) -> torch.Generator:
-    """Return a fresh CPU torch generator for the stream."""
+    """Return a fresh CPU torch generator for the stream.
+
+    Examples:
+        >>> import torch
+        >>> from rayfl.randomness import generator
+        >>> draws = [torch.rand(2, generator=generator(0, "noise", client)) for client in (3, 3, 4)]
+        >>> bool((draws[0] == draws[1]).all()), bool((draws[0] == draws[2]).any())
+        (True, False)
+    """
     return torch.Generator().manual_seed(seed_of(seed, purpose, *counters))
 
 

@@ -46,7 +46,15 @@ class CohortDraw:
 
 
 class Sampling(Settings, ABC, place="sampling"):
-    """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone."""
+    """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone.
+
+    Examples:
+        >>> from rayfl import Federation
+        >>> from rayfl.sampling import Cyclic
+        >>> federation = Federation(clients=6, participation=0.5, sampling=Cyclic())
+        >>> federation.cohort(0), federation.cohort(1)
+        ([0, 1, 2], [3, 4, 5])
+    """
 
     @abstractmethod
     def choose(self, draw: CohortDraw) -> Sequence[int]:

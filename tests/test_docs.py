@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import inspect
 import json
 import os
+import pydoc
 import re
 import shlex
 import subprocess
@@ -19,10 +22,12 @@ from types import ModuleType
 import pytest
 
 from docs.gallery.__main__ import cells_of
+from rayfl import Federation
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.data import Dataset, EmbeddedDigits
 from rayfl.errors import UserError
+from rayfl.methods import FedProx
 from tests.support.federations import federation_from
 
 ROOT = Path(__file__).parent.parent
@@ -373,12 +378,33 @@ def test_the_site_is_built(tmp_path):
     options = (tmp_path / "reference" / "options.html").read_text()
     for option in ("participation", "training.lr", "method.mu", "data.partition.alpha", "engine.actors"):
         assert f"<code>{option}</code>" in options, option
+    reference = (tmp_path / "reference" / "python.html").read_text()
+    assert reference.count("Share of the clients sampled in a round.") == 1
+    assert re.findall(r":(?:class|func|meth|mod|attr):|::\n", reference) == []
     example = (tmp_path / "gallery" / "first_federation.html").read_text()
     assert re.search(r"FedRep 0\.\d\d, FedAvg 0\.\d\d", example)
     assert re.search(r'<img alt="Draw it: [^"]*" src="first_federation-1.png"', example)
     assert (tmp_path / "search" / "search_index.js").exists()  # with it one can search from the disk
     elsewhere = re.compile(r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:")
     assert [page.name for page in tmp_path.rglob("*.html") if elsewhere.search(page.read_text())] == []
+
+
+# ---- docstrings
+
+EXAMPLES_OF_CLASSES = [path for path in (ROOT / "rayfl").rglob("*.py") if ">>> " in path.read_text()]
+
+
+def test_examples_of_docstrings_run(tmp_path, monkeypatch):
+    """In an order in which that of ``Federation`` is first: others read its run."""
+    monkeypatch.chdir(tmp_path)
+    for path in sorted(EXAMPLES_OF_CLASSES, key=lambda path: (path.stem != "federation", path)):
+        module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        failed, tried = doctest.testmod(module, globs={}, optionflags=doctest.ELLIPSIS)
+        assert tried, path
+        assert not failed, path
+    options = inspect.getdoc(Federation) or ""
+    assert "\n    rounds: Number of rounds. (a whole number; at least 1; default: 20)\n" in options
+    assert "\n    mu: " in pydoc.render_doc(FedProx).replace(" |  ", "")  # an ABC
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:

@@ -10,9 +10,11 @@ import posixpath
 import re
 from collections.abc import Iterator
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from griffe import Extension, Object
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -25,6 +27,7 @@ from rayfl.evaluation import Protocol
 from rayfl.methods import Method
 from rayfl.nets import Architecture
 from rayfl.sampling import Sampling
+from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of
 from rayfl.training import Optimiser, Schedule
 
@@ -103,7 +106,7 @@ def _concrete(base: type) -> Iterator[type]:
     """Yield rayfl's own classes of a kind."""
     for cls in base.__subclasses__():
         named = cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_")
-        if named and not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
+        if named and not inspect.isabstract(cls) and cls.__name__ != "FileData":
             yield cls
         yield from _concrete(cls)
 
@@ -111,6 +114,22 @@ def _concrete(base: type) -> Iterator[type]:
 def _first_sentence(cls: type) -> str:
     paragraph = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0]
     return _cell(paragraph.replace("``", "`")).replace("\\_", "_")
+
+
+class Docstrings(Extension):
+    """Gives classes of settings the docstrings that they have in Python: these list their options."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Replace a docstring that was read from the source, and leave out what only Sphinx reads."""
+        if not obj.docstring:
+            return
+        known = getattr(import_module(obj.module.path), obj.name, None) if obj.is_class else None
+        if isinstance(known, type) and issubclass(known, Settings):
+            obj.docstring.value = str(known.__doc__)
+            for name in arguments_of(known):
+                obj.members.pop(name, None)
+        text = re.sub(r":\w+:`(.*?)`", r"`\1`", obj.docstring.value)  # roles
+        obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)  # before code
 
 
 # ---- the gallery

@@ -7,13 +7,9 @@ class: ``--a.b value`` and ``--a.b=value`` become settings, which :mod:`rayfl.se
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
-import itertools
-import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -21,11 +17,13 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from rayfl.errors import Conflict, Missing, Unknown, UserError
 from rayfl.settings import Settings
 from rayfl.settings.arguments import (
+    argument_texts,
     arguments_of,
     bounds_of,
     convert_value,
     defaults_of,
     describe_type,
+    texts_of,
     union_members,
 )
 from rayfl.settings.base import class_names
@@ -259,7 +257,7 @@ def parser_of_function(
         **options: of the parser.
     """
     text = inspect.cleandoc(str(function.__doc__)).partition("Args:")[0]
-    made, texts = Parser(description=" ".join(text.split()), **options), _argument_texts(function)
+    made, texts = Parser(description=" ".join(text.split()), **options), argument_texts(function)
     known = dict(inspect.signature(function, eval_str=True).parameters)
     of_method = known.pop("self", None)
     for name, each in known.items():
@@ -282,33 +280,6 @@ def parser_of_function(
         else:
             made.add(name, **({"nargs": "?"} if may_lack else {}) | facts)
     return made
-
-
-def _argument_texts(documented: Any) -> dict[str, str]:
-    """Return what a docstring says of each argument."""
-    listed = inspect.cleandoc(str(documented.__doc__)).partition("Args:")[2]
-    found = re.findall(r"^    (\w+): (?!see )(.*(?:\n        .*)*)", listed, re.M)
-    return {name: re.sub(r":\w+:`(.*?)`", r"\1", text) for name, text in found}
-
-
-def texts_of(cls: type) -> dict[str, str]:
-    """Return the text below each option in the source of a class and of its base classes, or in its Args."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        found |= dict(_option_texts(base)) or _argument_texts(base)
-    return {name: " ".join(text.split()) for name, text in found.items()}
-
-
-def _option_texts(cls: type) -> Iterator[tuple[str, str]]:
-    try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError, SyntaxError, ValueError):  # the source is not available
-        return
-    body = tree.body if isinstance(tree, ast.ClassDef) else []
-    for field, text in itertools.pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                yield name, words
 
 
 def _parse_value(place: str, kind: Any, word: str) -> Any:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import rayfl
-from rayfl.commands.command_line import Parser
+from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.settings.imports import is_installed, version_of
 from rayfl.system.error_report import exit_code
 from rayfl.system.memory import available_memory, count_cpus
@@ -65,14 +65,12 @@ def examine_machine(root: Path | None) -> Iterator[Finding]:
         yield name, found or f"not there; for {what}: pip install 'rayfl[{extra}]'", ""
     broken = set()
     for name, advice in FRAGILE.items():
-        if not is_installed(name):
-            broken.add(name)
-            continue
         try:
             import_module(name)
         except Exception as error:  # a broken installation raises anything
             broken.add(name)
-            yield name, f"cannot be imported ({error})", advice
+            if is_installed(name):
+                yield name, f"cannot be imported ({error})", advice
     yield "cores", f"{count_cpus()} for this process", ""
     if "torch" not in broken:
         yield from _find_gpus()
@@ -127,40 +125,32 @@ def _find_data(root: Path | None) -> Iterator[Finding]:
     yield "DigitsFive", f"in {root}: {', '.join(domains) or 'none of its domains'}", ""
 
 
+def check_machine(root: str | None = None) -> int:
+    """Say what is installed, how much memory, disk and processors there are, which data sets are found, and
+    what is wrong.
+
+    Args:
+        root: the folder with data sets, as for --data.root; default: the variable RAYFL_DATA.
+
+    Returns:
+        1 if something is wrong, else 0.
+    """
+    root, wrong = root or os.environ.get("RAYFL_DATA"), list[str]()
+    for name, text, advice in examine_machine(None if root is None else Path(root).expanduser()):
+        print_note(f"{name:<17}{one_line(str(text))}")
+        wrong += [f"wrong  {name}: {text}: {advice}"] if advice else []
+    print_note("")
+    for line in wrong or ["Nothing is wrong. A first federation: rayfl run --rounds 5"]:
+        print_note(line)
+    return 1 if wrong else 0
+
+
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
-        prog="rayfl doctor",
-        usage="rayfl doctor [OPTIONS]",
-        description="Say what is installed, how much memory, disk and processors there are, which data sets "
-        "are found, and what is wrong.",
-    )
-    made.add(
-        "--root",
-        kind=str | None,
-        default=os.environ.get("RAYFL_DATA"),
-        metavar="FOLDER",
-        help="the folder with data sets, as for --data.root; default: the variable RAYFL_DATA",
-    )
-    return made
+    usage = "rayfl doctor [OPTIONS]"
+    return parser_of_function(check_machine, {"root": "FOLDER"}, prog="rayfl doctor", usage=usage)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 1 if something is wrong."""
-
-    def run_checks() -> int:
-        given = parser().read(arguments)
-        wrong = []
-        for name, text, advice in examine_machine(
-            None if given.root is None else Path(given.root).expanduser()
-        ):
-            print_note(f"{name:<17}{one_line(str(text))}")
-            wrong += [f"wrong  {name}: {text}: {advice}"] if advice else []
-        print_note("")
-        for line in wrong:
-            print_note(line)
-        if not wrong:
-            print_note("Nothing is wrong. A first federation: rayfl run --rounds 5")
-        return 1 if wrong else 0
-
-    return exit_code(run_checks)
+    return exit_code(lambda: check_machine(**vars(parser().read(arguments))))

@@ -65,12 +65,10 @@ def _write_model(
     import torch
     from safetensors.torch import save
 
-    path = output
-    if other := [
-        name for name, ending in MODEL_ENDINGS.items() if ending == output.suffix and name != format
-    ]:
-        raise Conflict("--output", f"{output} is of the format {other[0]}", f"give --format {other[0]}")
-    if output.suffix != MODEL_ENDINGS[format]:
+    path, formats = output, {ending: name for name, ending in MODEL_ENDINGS.items()}
+    if (other := formats.get(output.suffix, format)) != format:
+        raise Conflict("--output", f"{output} is of the format {other}", f"give --format {other}")
+    if output.suffix not in formats:
         path = output / f"client-{client}-{view}{MODEL_ENDINGS[format]}"
     if format == "safetensors":
         plain = models.plain(client, view)
@@ -80,11 +78,10 @@ def _write_model(
         content = save(
             {n: t.clone(memory_format=torch.contiguous_format) for n, t in plain.state_dict().items()}
         )
-        write_file(path, content, "choose another --output")
     else:
-        content = io.BytesIO()
-        torch.export.save(_exported_program(models[client].module(view), models), content)
-        write_file(path, content.getvalue(), "choose another --output")
+        torch.export.save(_exported_program(models[client].module(view), models), file := io.BytesIO())
+        content = file.getvalue()
+    write_file(path, content, "choose another --output")
     about = _model_facts(models, result, client, view, format, path)
     beside = path.with_name(f"{path.name}.json")
     write_file(beside, json.dumps(about, indent=2) + "\n", "choose another --output")

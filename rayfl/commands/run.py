@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from rayfl.commands.command_line import ANY_CODE, Parser
 from rayfl.errors import BadValue, Conflict, Unknown, UserError, error_context
 from rayfl.federation import Federation, federation_of, resumed
-from rayfl.jobs.table_file import Table, check_file_kind, find_file, is_table
+from rayfl.jobs.table_file import Table, find_file, is_table, read_file_of
 from rayfl.running.run import FederationRun
 from rayfl.running.settings import RunSettings
 from rayfl.settings.description import RESUMABLE, config_of, dump_config
 from rayfl.settings.imports import local_imports
-from rayfl.settings.reader import DottedSettings, RawText, flatten_settings, merge_layers
-from rayfl.settings.yaml_file import read_mapping, yaml_text
+from rayfl.settings.reader import DottedSettings, flatten_settings, merge_layers
+from rayfl.settings.yaml_file import yaml_text
 from rayfl.system.error_report import exit_code
 from rayfl.system.text import print_note
 
@@ -71,11 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
 
     def run() -> int:
-        with local_imports():
-            result = run_from(sys.argv[1:] if arguments is None else arguments).run()
+        result = run_from(sys.argv[1:] if arguments is None else arguments).run()
         return 0 if result.complete else 128 + signal.SIGINT
 
-    return exit_code(run)
+    return exit_code(local_imports()(run))
 
 
 def run_from(arguments: Sequence[str]) -> FederationRun:
@@ -119,8 +118,7 @@ def _read_config_file(path: Path, asked: Any, given: DottedSettings) -> DottedSe
             row = settings["cell"]["row"]
             raise Unknown("method", f"is {method} in row {row!r}, which rayfl does not have yet")
         return settings
-    settings = read_mapping(path, "configuration")
-    check_file_kind(path, settings, "configuration")
+    settings = read_file_of(path, "configuration")
     with error_context(path):
         return flatten_settings(settings, path.parent)
 
@@ -144,12 +142,8 @@ def _print_config(federation: RunSettings, how: str) -> NoReturn:
         plain = flatten_settings(config_of(Federation()))
         classes = {k: v for k, v in found.items() if any(n.startswith(f"{k}.") for n in found)}
         defaults = flatten_settings(config_of(federation_of(classes)))
-        kept = {
-            name: value
-            for name, value in found.items()
-            if (plain if name in classes else defaults).get(name, RawText("?")) != value
-        }
-        text = yaml_text(kept)
+        usual = defaults | {name: plain.get(name, ...) for name in classes}
+        text = yaml_text({name: value for name, value in found.items() if usual.get(name, ...) != value})
     elif how != "all":
         raise BadValue("print_config", f"is {how!r}", "it must be skip_default, or stand alone")
     print_note(text.rstrip())

@@ -6,24 +6,26 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 
 from rayfl.commands.command_line import Parser, parser_of_function
 from rayfl.data import FederatedData
-from rayfl.errors import BadValue, InUse, Missing, error_context
+from rayfl.errors import InUse, Missing, error_context
 from rayfl.federation import Federation, federation_of
 from rayfl.jobs.cells import CellRunner, Job, automatic_jobs, check_code, code_changes
 from rayfl.jobs.progress import TableProgress
-from rayfl.jobs.table_file import Table, changes_of, data_key, find_file, first_seeds, slug_of
+from rayfl.jobs.table_file import SeedCount, Table, changes_of, data_key, find_file, first_seeds, slug_of
 from rayfl.record.folder import check_folder_kind, read_config
 from rayfl.record.history import CONFIG, METRICS, TABLE, TUNING, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.printed import printed_table
 from rayfl.report.table_page import table_page
+from rayfl.settings import at_least
 from rayfl.settings.description import changes_numbers, config_of, differing_keys, flatten_config
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import merge_layers
@@ -55,6 +57,8 @@ class TableOptions:
             engine Ray one.
         tune: first search so many points for each cell on validation data: the cell as it is, then learning
             rates and what its method's tune space has; the best are the cells of further columns.
+        target: the page says after how many rounds and bytes cells reach this test figure, as it is printed;
+            default: that of the row of reference in each column.
         keep_checkpoints: keep the checkpoints of finished cells.
     """
 
@@ -62,12 +66,13 @@ class TableOptions:
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     rounds: int | None = None
-    seeds: int | None = None
+    seeds: SeedCount | None = None
     output: str | None = None
     code: Literal["changed"] | None = None
     list: bool = False
-    jobs: int | None = None
-    tune: int | None = None
+    jobs: Annotated[int, at_least(1)] | None = None
+    tune: Annotated[int, at_least(1)] | None = None
+    target: float | None = None
     keep_checkpoints: bool = True
 
 
@@ -93,9 +98,6 @@ def run_table(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
     """
-    for name, value in (("jobs", given.jobs), ("tune", given.tune)):
-        if value is not None and value < 1:
-            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
     table = Table.load(find_file(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug_of(table.name))).expanduser()
@@ -105,9 +107,10 @@ def run_table(given: Any) -> int:
     cells, missing = plan_cells(table, rows, columns, seeds, changes, output)
     console = Terminal()
     _print_plan(console, table, cells, missing, output)
+    distinct = {(cell.row, cell.column): cell for cell in cells}.values()  # of all seeds one
+    settings = [cell.settings for cell in distinct]
     if given.list:
-        begun = [cell for cell in cells if cell.folder.exists()]
-        other = code_changes([cell.folder for cell in begun], [cell.settings for cell in begun])
+        other = code_changes([cell.folder for cell in cells if cell.folder.exists()], settings)
         for cell in cells:
             state = "finished" if cell.is_finished else f"{len(cell.round_seconds())} of {cell.rounds} rounds"
             state += f", with other code: {', '.join(other[cell.folder])}" if cell.folder in other else ""
@@ -115,15 +118,14 @@ def run_table(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check_cells(table, cells)
-    settings = {(cell.row, cell.column): cell.settings for cell in cells}
-    check_code([cell.folder for cell in cells], settings.values(), remove=given.code is not None)
+    check_code([cell.folder for cell in cells], settings, remove=given.code is not None)
     # The copy marks the folder as the table's.
     write_file(output / TABLE, read_file(table.path), "choose another --output")
     choices = None
     if given.tune is not None or (output / TUNING).is_file():
         from rayfl.tune import fair  # which takes the time to import Ray
 
-        if given.tune and not fair.tune_cells(table, settings, given.tune, output, given.code, console):
+        if given.tune and not fair.tune_cells(table, distinct, given.tune, output, given.code, console):
             console.print("Stopped; the same command goes on.")
             return 128 + signal.SIGINT
         found = fair.read_choices(output)
@@ -132,10 +134,8 @@ def run_table(given: Any) -> int:
         tuned, _ = plan_cells(table, rows, further, seeds, changes, output)
         check_cells(table, tuned)
         cells = sorted([*cells, *tuned], key=lambda cell: seeds.index(cell.seed))
-    jobs = given.jobs
     engines = {str(cell.settings["engine"]).rpartition(".")[2] for cell in cells}  # a name or an import path
-    if jobs is None and "Ray" in engines:
-        jobs = 1  # a Ray engine takes all CPUs for itself
+    jobs = given.jobs or (1 if "Ray" in engines else None)  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = CellRunner(jobs, progress.print_line, progress.show_jobs, given.keep_checkpoints).run(cells)
     earlier = _finished_earlier(table, cells, output)
@@ -149,7 +149,7 @@ def run_table(given: Any) -> int:
         written = write_tables(entries, table.title, output, table.reference, printed)
         planned = len(cells) + len(earlier)
         page = partial(table_page, table.title, entries, recorded, output, planned, printed, choices)
-        if write_page(output, page):
+        if write_page(output, partial(page, table.reference, given.target)):
             written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
         if printed and printed.rows:
@@ -160,9 +160,9 @@ def run_table(given: Any) -> int:
         complain(f"rayfl: failed: {cell}: {why}")
     for cell in outcome.elsewhere:
         complain(f"rayfl: left out: {cell} is being run by another process")
-    if outcome.stopped:
+    if outcome.signals:
         console.print("Stopped; the same command goes on.")
-        if outcome.interrupted:
+        if signal.SIGINT in outcome.signals:
             raise KeyboardInterrupt
         return 128 + signal.SIGINT
     return 1 if outcome.failed or outcome.elsewhere else 0
@@ -181,21 +181,19 @@ def plan_cells(
     All cells run with the first seed before any second seed starts.
     """
     cells, missing = [], {}
-    for row in rows:
-        for column in columns:
-            settings = merge_layers({"engine": "Inline"}, table.settings(row, column, changes))
-            if method := table.missing_method(settings):
-                missing[row] = method
-                continue
-            with error_context(f"row {row!r}, column {column!r} of {table.path}"):
-                federation = federation_of(settings)
-            for seed in seeds:
-                folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
-                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
-                if not cells[-1].ended_before_first_round:
-                    _check_same(folder, federation, seed)
-    order = {seed: place for place, seed in enumerate(seeds)}
-    return sorted(cells, key=lambda cell: order[cell.seed]), missing
+    for row, column in product(rows, columns):
+        settings = merge_layers({"engine": "Inline"}, table.settings(row, column, changes))
+        if method := table.missing_method(settings):
+            missing[row] = method
+            continue
+        with error_context(f"row {row!r}, column {column!r} of {table.path}"):
+            federation = federation_of(settings)
+        for seed in seeds:
+            folder = output / slug_of(row) / slug_of(column) / f"seed-{seed}"
+            cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+            if not cells[-1].ended_before_first_round:
+                _check_same(folder, replace(federation, seed=seed))
+    return sorted(cells, key=lambda cell: seeds.index(cell.seed)), missing
 
 
 def check_cells(table: Table, cells: Sequence[Job]) -> None:
@@ -227,26 +225,24 @@ def _check_folder(table: Table, output: Path) -> None:
     """Refuse a folder that belongs to a run, a sweep or another table."""
     check_folder_kind(output, "table")
     if (output / TABLE).is_file():
-        name = read_mapping(output / TABLE, "table file").get("table")
+        name = str(read_mapping(output / TABLE, "table file").get("table"))
         if name != table.name:
             problem = f"holds the table {name}, and {table.path} is the table {table.name}"
             raise InUse(output, problem, "choose another --output")
 
 
-def _check_same(folder: Path, federation: Federation, seed: int) -> None:
+def _check_same(folder: Path, federation: Federation) -> None:
     """Refuse a folder that holds a run with other settings than the cell's."""
     if not (folder / CONFIG).is_file():
         return
-    federation = replace(federation, seed=seed)
     there = flatten_config(read_config(folder), shown=True)
     wanted = flatten_config(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if changes_numbers(key)}
     known -= {"clients"} if federation.clients is None else set()  # the data have set their number
-    for key in differing_keys(there, wanted):
-        if key in known:
-            differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
-            problem = f"holds a run with other settings {differ}"
-            raise InUse(folder, problem, "choose another --output, or move it away")
+    if differing := known.intersection(differing_keys(there, wanted)):
+        key = min(differing)
+        problem = f"holds a run with other settings ({key}: {there[key]} there, {wanted[key]} asked for)"
+        raise InUse(folder, problem, "choose another --output, or move it away")
     if federation.rounds < (rounds := there.get("rounds", 0)):
         problem = f"holds a run of {counted(rounds, 'round')}, more than the {federation.rounds} asked for"
         raise InUse(folder, problem, "choose another --output, or ask for as many rounds")
@@ -271,14 +267,12 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
     asked = {cell.folder for cell in cells}
     lengths = {(cell.row, cell.column): cell.rounds for cell in cells}  # other seeds must have as many rounds
     found = []
-    for row in table.rows:
-        for column in table.columns:
-            for path in sorted((output / slug_of(row) / slug_of(column)).glob(f"seed-*/{CONFIG}")):
-                folder, config = path.parent, read_config(path.parent)
-                seed, rounds = config.get("seed", 0), config.get("rounds", 0)
-                other = folder not in asked and rounds == lengths.get((row, column), rounds)
-                if other and Job(row, column, seed, rounds, folder, {}).is_finished:
-                    found.append(folder)
+    for row, column in product(table.rows, table.columns):
+        for path in sorted((output / slug_of(row) / slug_of(column)).glob(f"seed-*/{CONFIG}")):
+            rounds = read_config(path.parent).get("rounds", 0)
+            other = path.parent not in asked and rounds == lengths.get((row, column), rounds)
+            if other and Job(row, column, 0, rounds, path.parent, {}).is_finished:
+                found.append(path.parent)
     return found
 
 
@@ -291,9 +285,8 @@ def _print_plan(
     state = f", {finished} finished, {begun} begun" if finished or begun else ""
     console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True)
     if missing:
-        names = ", ".join(
-            row if row == method else f"{row} (method {method})" for row, method in missing.items()
-        )
-        console.print(f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True)
+        names = [row if row == method else f"{row} (method {method})" for row, method in missing.items()]
+        said = f"Left out, because rayfl does not have them yet: {', '.join(names)}"
+        console.print(said, soft_wrap=True)
     if not cells:
         raise Missing("there is nothing to run: rayfl has none of the methods of these rows")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rayfl.commands.command_line import Parser, parser_of_function
-from rayfl.errors import BadValue, Conflict, Missing
+from rayfl.errors import Conflict, Missing
 from rayfl.federation import Federation
-from rayfl.jobs.table_file import changes_of, find_file, first_seeds
+from rayfl.jobs.table_file import SeedCount, changes_of, find_file, first_seeds
+from rayfl.settings import at_least
 from rayfl.settings.description import RESUMABLE
 from rayfl.settings.imports import local_imports
 from rayfl.settings.reader import DottedSettings
@@ -45,12 +47,12 @@ class SweepOptions:
     space: str | None
     resume: str | None = None
     rounds: int | None = None
-    seeds: int | None = None
+    seeds: SeedCount | None = None
     output: str | None = None
     code: Literal["changed"] | None = None
     list: bool = False
-    samples: int | None = None
-    at_once: int | None = None
+    samples: Annotated[int, at_least(1)] | None = None
+    at_once: Annotated[int, at_least(1)] | None = None
     address: str | None = None
 
 
@@ -76,25 +78,19 @@ def run_sweep(given: Any) -> int:
     Raises:
         KeyboardInterrupt: after a SIGINT, when the trials have ended.
     """
-    for name, value in (("samples", given.samples), ("at_once", given.at_once)):
-        if value is not None and value < 1:
-            raise BadValue(f"--{name}", f"is {value}", "it must be at least 1")
-    changes = changes_of(given, "sweep")
-    console = Terminal()
-    resume = given.resume is not None
+    changes, console, resume = changes_of(given, "sweep"), Terminal(), given.resume is not None
     space, output = _resumed_sweep(given, changes) if resume else _new_sweep(given, changes)
     from rayfl.tune import sweep
 
     sweep.scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", soft_wrap=True)
     trials = counted(space.point_count * len(space.seeds), "trial")
-    lines = [f"{counted(space.point_count, 'point')}, {trials}, in {output}"]
+    console.print(f"{counted(space.point_count, 'point')}, {trials}, in {output}", soft_wrap=True)
     if given.list:
         space.example_points()  # refuses points that cannot work
-        lines += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    if given.list:
+        for dimension in itertools.chain(*space.search):
+            line = f"{dimension.key}: {dimension.kind} {list(dimension.values)}"
+            console.print(line, soft_wrap=True)
         return 0
     swept = sweep.run(space, output, resume=resume, code=given.code, address=given.address, console=console)
     if not swept.complete:
@@ -109,25 +105,21 @@ def _new_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
     if given.space is None:
         raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find_file(given.space, "tune_spaces"))
-    if given.samples is not None and not space.has_draws:
+    if given.samples is not None and not any(d.is_drawn for d in itertools.chain(*space.search)):
         raise Conflict("--samples", f"has no effect, because {given.space} draws no values", "leave it out")
-    space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
-    space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
-    space.check()
+    seeds, at_once = first_seeds(space.seeds, given.seeds), given.at_once or space.at_once
+    space = replace(space, seeds=seeds, at_once=at_once, samples=given.samples or space.samples)
     output = Path(given.output or Path("runs", space.sweep)).expanduser()
     return space.with_changes(changes), output
 
 
 def _resumed_sweep(given: Any, changes: DottedSettings) -> tuple[Space, Path]:
-    if given.space is not None:
-        raise Conflict("--resume", "takes the tune space from the folder; give one of the two")
-    for name in ("rounds", "seeds", "samples", "output"):
+    for name in ("space", "rounds", "seeds", "samples", "output"):
         if getattr(given, name) is not None:
-            raise Conflict("--resume", f"takes everything from the folder; remove --{name}")
+            raise Conflict("--resume", f"takes everything from the folder: leave out the {name}")
     allowed = RESUMABLE[1:]
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
         raise Conflict(f"--{odd[0]}", f": with --resume only {', '.join(allowed)} may change")
     space = Space.load_from_folder(Path(given.resume))
     space = replace(space, at_once=given.at_once or space.at_once)
-    space.check()
     return space.with_changes(changes), Path(given.resume)

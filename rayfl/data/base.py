@@ -1,6 +1,5 @@
 """`Data`: what all data sets have in common, from loading to every client's checked data."""
 
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.dataset import TRAIN, UNUSED, VAL, ClientData, Clients, Dataset, not_finite
+from rayfl.data.dataset import TRAIN, UNUSED, VAL, ClientData, Clients, Dataset, check_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.iid import IID
@@ -18,8 +17,7 @@ from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, above, at_least, below
 from rayfl.system.own_code import is_own
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 TestFrom = Literal["published", "pooled", "training"]
 _TEST_SHARE = 0.25  # PFLlib's
@@ -30,7 +28,15 @@ _DIVIDED = {"pooled": "all samples together", "training": "the training samples 
 
 
 class Data(Settings, ABC, place="data"):
-    """A data set and how it is divided among clients."""
+    """A data set and how it is divided among clients.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rayfl.data import Arrays
+        >>> x, y = np.zeros((60, 4)), np.arange(60) % 2
+        >>> Arrays(x=x, y=y, users=np.arange(60) % 3).federate(clients=None, seed=0)
+        FederatedData(clients=3, train=48, val=0, test=12, classes=2)
+    """
 
     _natural: ClassVar[type[Partition]] = IID
     """The partition that is used if none is given."""
@@ -136,33 +142,26 @@ class Data(Settings, ABC, place="data"):
         """
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
-        own = is_own(type(self))  # rayfl's readers have looked already
-        floats = loaded.inputs.dtype.kind == "f"
-        if own and floats and (first := not_finite(loaded.inputs)) is not None:
-            raise BadData(
-                type(self).__name__,
-                f"has NaN or infinity in its inputs, first in sample {first} (from 0): leave such ones out",
-            )
+        name = type(self).__name__
+        if is_own(type(self)):  # rayfl's readers have looked already
+            check_finite(name, "inputs", loaded.inputs)
         for warning in loaded.warnings:
-            log.warning("%s", warning)
+            warn(warning)
         if vars(self).get("_unnamed") and loaded.users is not None and type(self._partition) is IID:
             vars(self)["partition"] = ByUser()  # recorded, too
             loaded = replace(loaded, remarks=(*loaded.remarks, _USERS))
-        dataset = self.divide(loaded, seed)
-        divided = dataset
-        if self.test_share:
+        dataset = divided = self.divide(loaded, seed)
+        if share := self.test_share:
             origin = np.array(_DIVIDED_AS[self.test_from], np.uint8)[dataset.origin]
             divided = replace(dataset, origin=origin)
-            dataset = replace(dataset, remarks=(*dataset.remarks, self._remark(self.test_share)))
+            dataset = replace(dataset, remarks=(*dataset.remarks, self._remark(share)))
         size = len(divided.indices(TRAIN))
         if not size:
-            raise BadData(type(self).__name__, "has no training samples: there is nothing to learn from")
+            raise BadData(name, "has no training samples: there is nothing to learn from")
         if clients is None:
             clients = self._partition.default_clients(divided)
         if clients > size:
-            raise Conflict(
-                "clients", f"is {clients}, and {type(self).__name__} has {size} training samples", "use fewer"
-            )
+            raise Conflict("clients", f"is {clients}, and {name} has {size} training samples", "use fewer")
         contents = self.contents(loaded)
         self._partition.check(contents)
         clients_data = self._partition.assign(divided, clients, numpy_generator(seed, "partition"))
@@ -173,27 +172,18 @@ class Data(Settings, ABC, place="data"):
                 check_samples(clients_data, len(dataset), self._partition.may_share)
             except ValueError as error:
                 raise BadCode(f"{type(self._partition).__name__}.assign", f"is wrong: {error}") from None
-        if self.test_share:
+        if share:
             clients_data = [
-                hold_out_test(
-                    dataset,
-                    client_data,
-                    self.test_share,
-                    self.test_by_class,
-                    numpy_generator(seed, "test", client),
-                )
-                for client, client_data in enumerate(clients_data)
+                hold_out_test(dataset, each, share, self.test_by_class, numpy_generator(seed, "test", client))
+                for client, each in enumerate(clients_data)
             ]
         if self.val_fraction:
             if any(len(client_data.train) == 1 for client_data in clients_data):
-                raise Conflict(
-                    "data.val_fraction",
-                    f"is {self.val_fraction:g}, and a client has one training sample, which leaves nothing "
-                    "to train on or to validate with: use fewer clients or a more even partition",
-                )
+                problem = f"is {self.val_fraction:g}, and a client has a single training sample"
+                raise Conflict("data.val_fraction", problem, "use fewer clients or a more even partition")
             clients_data = [
-                carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
-                for client, client_data in enumerate(clients_data)
+                carve(dataset, each, self.val_fraction, numpy_generator(seed, "validation", client))
+                for client, each in enumerate(clients_data)
             ]
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
@@ -209,28 +199,15 @@ class Data(Settings, ABC, place="data"):
         """Warn of clients that cannot train or cannot be tested; refuse if all are such."""
         option = ", ".join(f"{k}={v}" for k, v in self._partition.settings().items() if k != "name")
         what = f"with the partition {type(self._partition).__name__}({option}) of {type(self).__name__}"
-        untrained = [i for i, client_data in enumerate(clients_data) if not len(client_data.train)]
-        untested = [
-            i
-            for i, client_data in enumerate(clients_data)
-            if len(client_data.train) and not len(client_data.test)
-        ]
-        if len(untrained) == len(clients_data):
-            raise BadData("data.partition", f": no client has training samples {what}")
-        if len(untrained) + len(untested) == len(clients_data):
-            raise BadData("data.partition", f": no client has test samples {what}")
-        for found, part, does in ((untrained, "training", "takes no step"), (untested, "test", "trains")):
-            if found:
-                log.warning(
-                    "client %d (%d such clients of %d) has no %s samples %s: it %s, and is left out of the "
-                    "means",
-                    found[0],
-                    len(found),
-                    len(clients_data),
-                    part,
-                    what,
-                    does,
-                )
+        trains, tested = (np.array([len(c.split(s)) > 0 for c in clients_data]) for s in ("train", "test"))
+        for part, some in (("training", trains), ("test", trains & tested)):
+            if not some.any():
+                raise BadData("data.partition", f": no client has {part} samples {what}")
+        without = (("training", ~trains, "takes no step"), ("test", trains & ~tested, "trains"))
+        for part, lacks, does in without:
+            if lacks.any():
+                such = f"client {lacks.argmax()} ({lacks.sum()} such clients of {len(lacks)})"
+                warn(f"{such} has no {part} samples {what}: it {does}, and is left out of the means")
 
 
 def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator) -> ClientData:

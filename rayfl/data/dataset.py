@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from rayfl.data.task import Classes, Task, task_of
-from rayfl.errors import BadValue, Conflict
+from rayfl.errors import BadData, BadValue, Conflict
 from rayfl.settings.base import DisplayMixin, UnquotedText
 
 SPLITS = ("train", "val", "test")
@@ -187,13 +187,13 @@ class Dataset(DisplayMixin):
         return np.flatnonzero(mine if domain is None else mine & (self.domains == domain))
 
 
-def not_finite(x: np.ndarray) -> int | None:
-    """Return which of some inputs, floats [N, ...], is the first with NaN or infinity; None if none is."""
-    for start in range(0, len(x), _INPUTS_AT_ONCE):
+def check_finite(place: str, name: str, x: np.ndarray) -> None:
+    """Refuse floats [N, ...], which the place has by some name, with NaN or infinity."""
+    for start in range(0, len(x) if x.dtype.kind == "f" else 0, _INPUTS_AT_ONCE):
         bad = ~np.isfinite(x[start : start + _INPUTS_AT_ONCE]).all(axis=tuple(range(1, x.ndim)))
         if bad.any():
-            return start + int(bad.argmax())
-    return None
+            problem = f": NaN or infinity in {name}, first in sample {start + bad.argmax()} (from 0)"
+            raise BadData(place, problem, "leave such samples out")
 
 
 def _crc(images: np.ndarray) -> int:

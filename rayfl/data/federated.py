@@ -80,25 +80,17 @@ class FederatedData(DisplayMixin):
         names = self.dataset.domain_names
         if domain not in names:
             raise Unknown("unseen", f"is {domain!r}: the data have no such domain, only {', '.join(names)}")
-        number = names.index(domain)
-        mixed = [
-            i
-            for i, s in enumerate(self.clients)
-            if s.domain is None and any((self.dataset.domains[s.split(p)] == number).any() for p in SPLITS)
-        ]
-        if mixed:
-            raise Conflict(
-                "unseen",
-                f"is {domain!r}: client {mixed[0]} has samples of this domain together with others, so that "
-                "they would be trained on",
-                "use a partition that gives every client one domain, such as DomainPerClient",
-            )
-        held = [s for s in self.clients if s.domain == number]
-        rest = [s for s in self.clients if s.domain != number]
-        if not held or not rest:
-            whose = "no client has" if not held else "all clients have"
+        held = [self.held.matrix(self.dataset.domains, len(names), split) for split in SPLITS]
+        has = np.sum(held, axis=0) > 0
+        mine = has[:, names.index(domain)]
+        if len(mixed := np.flatnonzero(mine & (has.sum(axis=1) > 1))):
+            problem = f"is {domain!r}: client {mixed[0]} has samples of this domain and of others"
+            raise Conflict("unseen", problem, "use a partition by domains, such as DomainPerClient")
+        if mine.all() or not mine.any():
+            whose = "all clients have" if mine.any() else "no client has"
             raise Conflict("unseen", f"is {domain!r}: {whose} this domain; use more clients or another")
-        return replace(self, clients=Clients((*rest, *held)), unseen=len(held))
+        order = np.argsort(mine, kind="stable")
+        return replace(self, clients=Clients(self.clients[i] for i in order), unseen=int(mine.sum()))
 
     def hold_out_drawn(self, wanted: int, seed: int) -> "FederatedData":
         """Return the data with drawn clients last, as unseen ones; the others keep their order.
@@ -113,12 +105,9 @@ class FederatedData(DisplayMixin):
         drawn = np.sort(order[self.counts("test")[order] >= LEAST_TEST][:wanted])
         rest = np.setdiff1d(order, drawn)
         if len(drawn) < wanted or not self.counts("train")[rest].any():
-            raise Conflict(
-                "unseen_clients",
-                f"asks for {wanted} of {len(self)} clients: each needs {LEAST_TEST} test samples, and one "
-                "with training samples must be left",
-                "ask for fewer",
-            )
+            asks = f"asks for {wanted} of {len(self)} clients"
+            needs = f"each needs {LEAST_TEST} test samples, and one with training samples must be left"
+            raise Conflict("unseen_clients", asks, needs)
         clients = [self.clients[i] for i in (*rest, *drawn)]
         remark = (
             f"The numbers of clients are not those of the partition: the last {wanted} of {len(self)} "
@@ -138,12 +127,8 @@ class FederatedData(DisplayMixin):
             raise Conflict("common_test", "is true, and the data set has no test part", "leave it out")
         held = np.concatenate([self.held.indices[split] for split in ("train", "val")])
         if used := int(np.isin(common, held).sum()):
-            raise Conflict(
-                "common_test",
-                f"is true, and clients train or validate with {used:,} of the {len(common):,} samples of the "
-                "data set's test part",
-                "set data.test_from to published or training, or choose another partition",
-            )
+            problem = f"is true, and clients train or validate with {used:,} of its {len(common):,} samples"
+            raise Conflict("common_test", problem, "set data.test_from to published or training")
         return replace(self, common=common)
 
     @property
@@ -399,9 +384,8 @@ class FederatedData(DisplayMixin):
         columns = [["client", *map(str, shown)]]
         if len(self.dataset.domain_names) > 1:
             domains = [self.clients[i].domain for i in shown]
-            columns.append(
-                ["domain", *("-" if d is None else one_line(self.dataset.domain_names[d]) for d in domains)]
-            )
+            names = [*map(one_line, self.dataset.domain_names), "-"]
+            columns.append(["domain", *(names[-1 if domain is None else domain] for domain in domains)])
         for split in SPLITS:
             columns.append([split, *map(str, self.counts(split)[shown])])
         columns += self._label_columns(shown)
@@ -413,10 +397,8 @@ class FederatedData(DisplayMixin):
             f"label skew: distance from the pooled labels {skew['label_distance']:.3f} (0 none, 1 all), "
             f"entropy {skew['label_entropy']:.2f} of {skew['pooled_label_entropy']:.2f} bits"
         )
-        if "subclass_distance" in skew:
-            lines.append(
-                f"subclass skew: distance from the pooled subclasses {skew['subclass_distance']:.3f}"
-            )
+        if (apart := skew.get("subclass_distance")) is not None:
+            lines.append(f"subclass skew: distance from the pooled subclasses {apart:.3f}")
         lines.append(
             f"per client: {skew['classes_min']} to {skew['classes_max']} {kinds}, {skew['samples_min']} to "
             f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"

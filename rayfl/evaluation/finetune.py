@@ -25,7 +25,17 @@ FINETUNED = "finetuned"
 
 
 class Finetune(Value, place="finetune"):
-    """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards."""
+    """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards.
+
+    Examples:
+        >>> from rayfl import Federation, Finetune, Inline
+        >>> from rayfl.data import Synthetic
+        >>> few = Synthetic(train=100, test=50)
+        >>> tuned = Finetune(epochs=1, part="head")
+        >>> federation = Federation(data=few, rounds=1, finetune=tuned, engine=Inline(), quiet=True)
+        >>> sorted(federation.run().clients["view"].unique())
+        ['finetuned', 'personal']
+    """
 
     _fixed = True
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -146,14 +147,12 @@ class TableOutcome:
     Attributes:
         failed: cell -> reason.
         elsewhere: cells that another process is running.
-        stopped: whether a signal stopped the table.
-        interrupted: whether that was SIGINT.
+        signals: that have stopped the table.
     """
 
     failed: dict[Job, str] = field(default_factory=dict)
     elsewhere: list[Job] = field(default_factory=list)
-    stopped: bool = False
-    interrupted: bool = False
+    signals: list[int] = field(default_factory=list)
 
 
 class CellRunner:
@@ -179,7 +178,7 @@ class CellRunner:
         self._keep_checkpoints = keep_checkpoints
         self._running: list[RunningCell] = []
         self._largest = 0
-        self._asked: list[int] = []
+        self._outcome = TableOutcome()
 
     def run(self, cells: Sequence[Job]) -> TableOutcome:
         """Run all cells that are not finished; if one fails, the others still run.
@@ -190,26 +189,26 @@ class CellRunner:
         Raises:
             KeyboardInterrupt: after a second signal.
         """
-        outcome = TableOutcome()
-        waiting = []
-        for cell in cells:
-            if cell.is_finished:
-                self._remove_checkpoints(cell)
-            else:
-                waiting.append(cell)
-        with self._handle_signals():
-            while self._running or (waiting and not self._asked):
-                while waiting and not self._asked and self._has_room():
-                    self._start_cell(waiting.pop(0), outcome)
-                time.sleep(POLL)
-                for running in [r for r in self._running if r.process.poll() is not None]:
-                    self._running.remove(running)
-                    self._finish_cell(running, outcome)
-                self._shown([r.job for r in self._running], waiting)
-        if len(self._asked) > 1:
+        self._outcome = TableOutcome()
+        waiting = [cell for cell in cells if not cell.is_finished]
+        for cell in set(cells).difference(waiting):
+            self._remove_checkpoints(cell)
+        try:
+            with handle_signals(self._stop_cells):
+                while self._running or (waiting and not self._outcome.signals):
+                    while waiting and not self._outcome.signals and self._has_room():
+                        self._start_cell(waiting.pop(0))
+                    time.sleep(POLL)
+                    for running in [r for r in self._running if r.process.poll() is not None]:
+                        self._running.remove(running)
+                        self._finish_cell(running)
+                    self._shown([r.job for r in self._running], waiting)
+        finally:
+            for running in self._running:  # only if this process has failed
+                running.process.terminate()
+        if len(self._outcome.signals) > 1:
             raise KeyboardInterrupt
-        outcome.stopped, outcome.interrupted = bool(self._asked), signal.SIGINT in self._asked
-        return outcome
+        return self._outcome
 
     def _has_room(self) -> bool:
         if len(self._running) >= self.limit:
@@ -220,12 +219,12 @@ class CellRunner:
         known = all(r.job.round_seconds() for r in self._running)  # memory grows until the first round ends
         return known and available_memory() > 1.25 * self._largest
 
-    def _start_cell(self, job: Job, outcome: TableOutcome) -> None:
+    def _start_cell(self, job: Job) -> None:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         log = job.log.open("ab")
         if not lock_descriptor(log.fileno()):
             log.close()
-            outcome.elsewhere.append(job)
+            self._outcome.elsewhere.append(job)
             self._tell(f"{job}: being run by another process")
             return
         if job.is_finished:  # by another process, in the meantime
@@ -247,20 +246,20 @@ class CellRunner:
             start_new_session=True,
         )
         self._running.append(RunningCell(job, process, log, slot))
-        if self._asked:  # a signal came before the process was in the list
+        if self._outcome.signals:  # one came before the process was in the list
             process.terminate()
         self._tell(f"{job}: started{resumed}")
 
-    def _finish_cell(self, running: RunningCell, outcome: TableOutcome) -> None:
+    def _finish_cell(self, running: RunningCell) -> None:
         running.log.close()
         job, code = running.job, running.process.returncode
         if job.is_finished:
             self._remove_checkpoints(job)
             self._tell(f"{job}: finished")
-        elif self._asked:
+        elif self._outcome.signals:
             self._tell(f"{job}: stopped after {counted(len(job.round_seconds()), 'round')}")
         else:
-            outcome.failed[job] = why = _failure_reason(job.log, code)
+            self._outcome.failed[job] = why = _failure_reason(job.log, code)
             self._tell(f"{job}: FAILED: {why} (all of it in {job.log})")
 
     def _remove_checkpoints(self, finished: Job) -> None:
@@ -270,18 +269,9 @@ class CellRunner:
                 if lock_descriptor(log.fileno()):
                     shutil.rmtree(finished.folder / "checkpoints", ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _handle_signals(self) -> Iterator[None]:
-        try:
-            with handle_signals(self._stop_cells):
-                yield
-        finally:
-            for running in self._running:  # only if this process has failed
-                running.process.terminate()
-
     def _stop_cells(self, number: int) -> None:
-        self._asked.append(number)
-        first = len(self._asked) == 1
+        self._outcome.signals.append(number)
+        first = len(self._outcome.signals) == 1
         if first:
             self._tell("Stopping: running cells end their round; once more to stop at once.")
         for running in self._running:
@@ -309,10 +299,9 @@ def _process_environment(slot: int) -> dict[str, str]:
 
 def _peak_memory(pid: int) -> int:
     """Return the most memory that a process has used so far, in bytes; 0 if that is unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
+    with contextlib.suppress(OSError):
+        if found := re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text()):
+            return 1024 * int(found[1])
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rich import progress as bar
 from rich.console import Console
@@ -16,6 +17,7 @@ from rayfl.system.terminal import Terminal
 REFRESH = 5.0  # seconds between two looks at the records of all cells
 
 
+@dataclass(eq=False)
 class TableProgress:
     """Shows the progress of a table: bars on a terminal, plain lines elsewhere.
 
@@ -27,24 +29,16 @@ class TableProgress:
         items: the word for cells in the output.
     """
 
-    def __init__(
-        self,
-        cells: Sequence[Job],
-        jobs: int,
-        interval: float = 30.0,
-        console: Console | None = None,
-        items: str = "cells",
-    ) -> None:
-        self.cells = cells
-        self.jobs = jobs
-        self.interval = interval
-        self.items = items
-        self.console = console or Terminal()
-        self._looked = time.monotonic()
-        self._printed = -math.inf  # the first line comes at once
-        self._left: list[Job] | None = None
-        self._bar: bar.Progress | None = None
-        self._tasks: dict[Job, bar.TaskID] = {}
+    cells: Sequence[Job]
+    jobs: int
+    interval: float = 30.0
+    console: Console = field(default_factory=Terminal)
+    items: str = "cells"
+    _looked: float = field(default_factory=time.monotonic, init=False)
+    _printed: float = field(default=-math.inf, init=False)  # the first line comes at once
+    _left: list[Job] | None = field(default=None, init=False)
+    _bar: bar.Progress | None = field(default=None, init=False)
+    _tasks: dict[Job, bar.TaskID] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> TableProgress:
         if self.console.is_terminal:

@@ -11,10 +11,10 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
@@ -23,13 +23,11 @@ from rayfl.methods import METHODS
 from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
+from rayfl.settings import at_least, at_most
 from rayfl.settings.description import changes_data, changes_experiment, class_name
 from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers, parse_words
-from rayfl.settings.yaml_file import read_mapping, read_yaml
+from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.text import did_you_mean, one_line, short_repr
-
-YamlText = str | int | float
-"""A text; YAML takes some for numbers."""
 
 FILE_KINDS = {
     "table file": ({"table", "columns", "rows"}, "a table of experiments: run it with rayfl table"),
@@ -41,23 +39,10 @@ FILE_KINDS = {
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 """Options that a table or sweep sets for its runs."""
 
-MOST_SEEDS = 1000
+SeedCount = Annotated[int, at_least(1), at_most(1000)]
+"""How many seeds a command is asked to run."""
 LONGEST_NAME = 200
 """Bytes of a folder's name; file systems take 255."""
-
-
-@dataclass(frozen=True)
-class _TableFile:
-    """What a table file holds."""
-
-    table: YamlText
-    columns: Any
-    rows: Any
-    title: YamlText | None = None
-    seeds: Any = (0,)
-    base: Any = None
-    missing: list[str] = field(default_factory=list)
-    reference: YamlText = REFERENCE
 
 
 @dataclass(frozen=True)
@@ -68,69 +53,67 @@ class TableRow:
     at: dict[str, DottedSettings]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A table of experiments, as its file describes it.
 
     Attributes:
         path: the file.
-        name: the name in reports and of folders, such as ``fedco2_t3``.
+        table: the name in reports and of folders, such as ``fedco2_t3``.
+        columns: name -> settings.
+        rows: name -> row.
         title: for display.
         seeds: one run of every cell per seed.
         base: settings of all cells.
-        columns: name -> settings.
-        rows: name -> row.
         missing: methods of rows that rayfl does not have yet; such rows are left out.
         reference: the row that reports compare the others with, if it exists.
     """
 
     path: Path
-    name: str
-    title: str
-    seeds: tuple[int, ...]
-    base: DottedSettings
+    table: str
     columns: dict[str, DottedSettings]
     rows: dict[str, TableRow]
-    missing: frozenset[str] = frozenset()
+    title: str = ""
+    seeds: tuple[int, ...] = (0,)
+    base: DottedSettings = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
     reference: str = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Refuse names that are no folders, names of nothing, and unknown methods."""
+        folder_name("table", self.table)
+        check_seeds(self.seeds)
+        for names in ([self.table], self.columns, self.rows):
+            _check_folders(names)
+        known = [*METHODS, *self.missing]
+        for name, row in self.rows.items():
+            method = class_name(row.settings["method"])
+            if "." not in method and method not in known:
+                hint = _name_hint(method, known)
+                raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
+            if odd := row.at.keys() - self.columns.keys():
+                problem = f"has settings at {min(odd)!r}, and there is no such column"
+                raise Unknown(f"rows.{name}.at", problem)
+        if self.reference not in (REFERENCE, *self.rows):
+            raise Unknown("reference", f"{self.reference!r} is no row{_name_hint(self.reference, self.rows)}")
+
+    @property
+    def name(self) -> str:
+        """The name in reports and of folders."""
+        return self.table
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
         """Read a table file."""
         path = Path(path)
-        content = read_mapping(path, "table file")
-        check_file_kind(path, content, "table file")
+        content = read_file_of(path, "table file")
         with error_context(path):
-            file = build_object(_TableFile, content)
-            folder_name("table", file.table)
-            columns = {
-                key: _read_settings(f"columns.{key}", own)
-                for key, own in _named_settings(file, "columns").items()
-            }
-            rows = {
-                key: _read_row(f"rows.{key}", own, columns)
-                for key, own in _named_settings(file, "rows").items()
-            }
-            _check_methods({class_name(row.settings["method"]) for row in rows.values()}, file.missing)
-            for names in (columns, rows):
-                _check_folders(names)
-            for name in (str(file.table), *columns, *rows):
-                if name != one_line(name):
-                    raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
-            base, seeds = _read_settings("base", file.base), check_seeds(file.seeds)
-            if (reference := str(file.reference)) not in (REFERENCE, *rows):
-                raise Unknown("reference", f"{reference!r} is no row{_name_hint(reference, rows)}")
-        return cls(
-            path,
-            str(file.table),
-            on_one_line(file.title),
-            seeds,
-            base,
-            columns,
-            rows,
-            frozenset(file.missing),
-            reference,
-        )
+            made = {"path": path, "title": content.get("title") or ""}
+            made["base"] = _read_settings("base", content.get("base"))
+            for key, read in (("columns", _read_settings), ("rows", _read_row)):
+                if key in content:
+                    made[key] = _read_named(key, content[key], read)
+            return build_object(cls, content | made)
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> DottedSettings:
         """Return the settings of a cell, with changes, and its place in the table."""
@@ -162,7 +145,7 @@ class Table:
     def missing_method(self, settings: Mapping[str, Any]) -> str | None:
         """Return the settings' method if the file lists it as missing from rayfl; None otherwise."""
         method = settings.get("method")
-        return method if method in self.missing else None
+        return method if method in self.missing and method not in METHODS else None  # also those of later
 
     def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
         """Return the rows or columns of these names in the order of the file; all if None are named.
@@ -175,36 +158,40 @@ class Table:
         if names is None:
             return list(known)
         found = {class_name(own): own for own in known} | {own: own for own in known}
-        for name in names:
-            if name not in found and class_name(name) not in found:
-                raise Unknown(kind, f"{name!r} is not in {self.path}{_name_hint(name, known)}")
         chosen = [found.get(name, found.get(class_name(name))) for name in names]
+        if None in chosen:
+            name = names[chosen.index(None)]
+            raise Unknown(kind, f"{name!r} is not in {self.path}{_name_hint(name, known)}")
         return [name for name in known if name in chosen]
 
 
-def check_file_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
-    """Refuse a file of another kind, and name the command that takes it."""
-    for kind, (names, use) in FILE_KINDS.items():
-        if names <= content.keys():
-            if kind != wanted:
-                raise BadValue(path, f"is {use} {path}")
-            return
+def read_file_of(path: Path, wanted: str) -> dict[str, Any]:
+    """Read a file of a kind, of which another kind is refused with the command that takes it.
+
+    Returns:
+        Its content; names and titles, of which YAML takes some for numbers, are texts, titles in one line.
+    """
+    content = read_mapping(path, wanted)
+    kind = next((kind for kind, (names, _) in FILE_KINDS.items() if names <= content.keys()), wanted)
+    if kind != wanted:
+        raise BadValue(path, f"is {FILE_KINDS[kind][1]} {path}")
+    for key in content.keys() & {"table", "sweep", "title", "reference"}:
+        if isinstance(content[key], str | int | float):
+            text = str(content[key])
+            content[key] = one_line(" ".join(text.split())) if key == "title" else text
+    return content
 
 
-def check_seeds(seeds: Any) -> tuple[int, ...]:
-    """Return the seeds that a file lists."""
-    fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
-    if not fine or len(set(seeds)) < len(seeds):
-        raise BadValue("seeds", f"must be a list of different whole numbers, not {short_repr(seeds)}")
-    return tuple(seeds)
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse no seeds, and one that is there twice."""
+    if not 0 < len(seeds) == len(set(seeds)):
+        raise BadValue("seeds", f"must be different whole numbers, not {short_repr(seeds)}")
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     """Return the requested number of seeds: those of a file, then the smallest other ones."""
     if count is None:
         return tuple(seeds)
-    if not 1 <= count <= MOST_SEEDS:
-        raise BadValue("--seeds", f"is {count}", f"it must be at least 1 and at most {MOST_SEEDS}")
     others = (seed for seed in itertools.count() if seed not in seeds)
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
@@ -228,22 +215,17 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
 
 
-def on_one_line(title: Any) -> str:
-    """Return a title as one line; an empty one if it is missing."""
-    return one_line(" ".join(str("" if title is None else title).split()))
-
-
-def folder_name(key: str, name: Any) -> str:
+def folder_name(key: str, name: str) -> str:
     """Return the name of a table or sweep in the form for its folder.
 
     Args:
         key: of the name in the file.
         name: the name.
     """
-    if not (found := slug_of(str(name))):
-        raise BadValue(key, f"is {name!r}", "it must have letters or digits, because it names a folder")
-    if len(found.encode()) > LONGEST_NAME:
-        raise BadValue(key, f"is {short_repr(name)}: it is too long to name a folder")
+    found = slug_of(name)
+    if not 0 < len(found.encode()) <= LONGEST_NAME:
+        needs = f"it must have letters or digits, and at most {LONGEST_NAME} bytes, because it names a folder"
+        raise BadValue(key, f": the name is {short_repr(name)}", needs)
     return found
 
 
@@ -255,45 +237,24 @@ def data_key(settings: DottedSettings) -> str:
 def is_table(path: Path) -> bool:
     """Return whether a file is a table of experiments."""
     try:
-        content = read_yaml(path)
+        return FILE_KINDS["table file"][0] <= read_mapping(path, "table file").keys()
     except UserError:
         return False
-    return isinstance(content, dict) and FILE_KINDS["table file"][0] <= content.keys()
 
 
-def _named_settings(file: _TableFile, key: str) -> dict[str, Any]:
-    content = getattr(file, key)
+def _read_named(place: str, content: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise BadValue(key, "must map names to settings")
-    return {str(name): settings for name, settings in content.items()}
+        raise BadValue(place, "must map names to settings")
+    return {str(name): read(f"{place}.{name}", own) for name, own in content.items()}
 
 
-def _read_row(place: str, content: Any, columns: Collection[str]) -> TableRow:
+def _read_row(place: str, content: Any) -> TableRow:
     content = dict(content) if isinstance(content, dict) else {}
-    at = content.pop("at", None) or {}
-    if not isinstance(at, dict):
-        raise BadValue(f"{place}.at", "must map columns to settings")
-    for column in at:
-        if column not in columns:
-            raise Unknown(f"{place}.at", f"has settings at {column!r}, and there is no such column")
+    at = _read_named(f"{place}.at", content.pop("at", None) or {}, _read_settings)
     settings = _read_settings(place, content)
     if not isinstance(settings.get("method"), str):
         raise Missing(place, "names no method")
-    return TableRow(
-        settings, {column: _read_settings(f"{place}.at.{column}", inner) for column, inner in at.items()}
-    )
-
-
-def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
-    """Refuse unknown methods that are not listed as missing, and listed ones that exist or have no row."""
-    for method in sorted(missing):
-        if method in METHODS or method not in named:
-            why = "rayfl has it" if method in METHODS else "no row has it"
-            raise Conflict("missing", f"lists the method {method!r}, and {why}", "remove it from the list")
-    for method in sorted(named):
-        if "." not in method and method not in METHODS and method not in missing:
-            hint = _name_hint(method, METHODS)
-            raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
+    return TableRow(settings, at)
 
 
 def _read_settings(place: str, content: Any) -> DottedSettings:
@@ -311,13 +272,11 @@ def _read_settings(place: str, content: Any) -> DottedSettings:
 def _check_folders(names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
-        folder = slug_of(name).lower()
-        if len(folder.encode()) > LONGEST_NAME:
-            raise BadValue(f"{short_repr(name)} is too long: it names a run folder")
-        if not folder or folder in folders:
-            other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
-            raise Conflict(f"{other} must differ in letters and digits: they name run folders")
-        folders[folder] = name
+        if name != one_line(name):
+            raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
+        other = folders.setdefault(folder_name("", name).lower(), name)
+        if other != name:
+            raise Conflict(f"{name!r} and {other!r} must differ in letters and digits: they name run folders")
 
 
 def _name_hint(wrong: str, known: Collection[str]) -> str:

@@ -50,15 +50,12 @@ class Backbone(ImageArchitecture):
         if not self.pretrained:
             return
         if shape[0] != 3:
-            problem = f"{self} takes 3 channels, the images have {shape[0]}"
+            problem = f"{self} takes 3 channels, and the images have {shape[0]}"
             raise Conflict("net", problem, "leave pretrained out")
         path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
         if not path.is_file():
-            raise Missing(
-                path,
-                f"is needed for net {self}, and not there. Download {weights.url} and save it there, on "
-                "every machine, or set TORCH_HOME to the folder whose hub/checkpoints has it",
-            )
+            remedy = f"Download {weights.url} to it on every machine, or set TORCH_HOME"
+            raise Missing(path, f"is needed for net {self}, and not there", remedy)
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
             state = {_OLD_DENSE.sub(r"\1\2", n): t for n, t in found.items() if not n.startswith(_HEADS)}

@@ -45,11 +45,8 @@ class ImageArchitecture(Architecture):
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse inputs that are no images."""
         if like.dim() != 4 or not like.is_floating_point():
-            raise Conflict(
-                "net",
-                f"{self} takes images of (channels, height, width), and the data have {kind_name(like)}",
-                _OTHERS,
-            )
+            problem = f"{self} takes images of (channels, height, width), and the data have {kind_name(like)}"
+            raise Conflict("net", problem, _OTHERS)
 
 
 class TokenArchitecture(Architecture):
@@ -61,16 +58,9 @@ class TokenArchitecture(Architecture):
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse inputs that are no token ids, or beyond the vocabulary."""
         if like.dim() != 2 or like.is_floating_point():
-            raise Conflict(
-                "net",
-                f"{self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_name(like)}",
-                _OTHERS,
-            )
+            problem = f"{self} takes token ids of shape (length,), and the data have {kind_name(like)}"
+            raise Conflict("net", problem, _OTHERS)
         known = self.vocabulary or classes
         if not like.is_meta and (largest := int(like.max())) >= known:
-            raise Conflict(
-                "net",
-                f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}",
-                f"set net.vocabulary, as with --net.vocabulary {largest + 1}",
-            )
+            problem = f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}"
+            raise Conflict("net", problem, f"set net.vocabulary, as with --net.vocabulary {largest + 1}")

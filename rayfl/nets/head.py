@@ -14,6 +14,8 @@ from rayfl.nets.memory import attributes, buffers, changed_value, check_batches,
 from rayfl.nets.split import SplitNet
 from rayfl.system.text import short_repr
 
+_BY_PROCESS = "so that results depend on which process trains a client"
+
 
 def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
     """Return a module as a ``SplitNet`` of all but its head, nothing, and its head.
@@ -41,18 +43,12 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     path = head or (called[-1] if called else "")
     linear = dict(module.named_modules()).get(path)
     if not isinstance(linear, nn.Linear):
-        raise Unknown(
-            "net.head",
-            f"{head!r} is no nn.Linear of {name}, and methods need one as last layer, the head; it calls "
-            f"{', '.join(map(repr, called)) or 'none'}",
-        )
+        problem = f"{head!r} is no nn.Linear of {name}, and methods need one at its end"
+        raise Unknown("net.head", problem, f"it calls {', '.join(map(repr, called)) or 'none'}")
     if linear.out_features != classes:
-        raise Conflict(
-            "net",
-            f"{name}: its last layer has {linear.out_features} outputs, and the data need {classes}",
-            "Where the number of outputs is no argument `num_classes` of the class or function, write a "
-            "function (shape, classes) that makes the net, or name the argument in net.arguments",
-        )
+        problem = f"{name}: its last layer has {linear.out_features} outputs, and the data need {classes}"
+        remedy = "write a function (shape, classes) that makes the net, or name the argument in net.arguments"
+        raise Conflict("net", problem, remedy)
     with linear.register_forward_hook(lambda module, inputs, output: -output):
         negated = eval_scores(module, name, like)
     net = SplitNet(_without_layer(module, path), nn.Sequential(), linear)
@@ -61,12 +57,9 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         features = net.eval().features(like)
         same = features.dim() >= 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
     if not same or not torch.allclose(negated, -scores):
-        raise BadCode(
-            "net",
-            f"{name}: its scores are not what its linear layer {path!r} puts out, which methods take for its "
-            "head. The head must come last, be called once and get features [B, ..., d]; leave out what "
-            "follows it, such as a softmax, for losses take logits; or name another layer as net.head",
-        )
+        problem = f"{name}: its scores are not what its head, the linear layer {path!r}, makes of [B, ..., d]"
+        remedy = "leave out what follows it, such as a softmax, and call it once; or name another as net.head"
+        raise BadCode("net", problem, remedy)
     return net
 
 
@@ -91,23 +84,15 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         trained.load_state_dict(net.state_dict(), strict=False)  # so that what differs now is no weight
         trained(like)
     if drawn:
-        raise BadCode(
-            "net",
-            f"{name} draws from {drawn[0]}'s global generator in train mode, as torch.nn.functional.dropout "
-            "does, so that results would depend on which process trains a client: use layers, as nn.Dropout",
-        )
+        problem = f"{name} draws from {drawn[0]}'s global generator in train mode, as F.dropout does"
+        raise BadCode("net", f"{problem}, {_BY_PROCESS}", "use layers, as nn.Dropout")
     if replaced:
-        raise BadCode(
-            "net",
-            f"{name} puts another tensor into the place of its buffer {replaced[0]!r} in train mode, which "
-            f"would be lost: write into the buffer, as self.{replaced[0].rpartition('.')[2]}.copy_(...) does",
-        )
+        problem = f"{name} replaces its buffer {replaced[0]!r} in train mode by another tensor, which is lost"
+        remedy = f"write into the buffer, as self.{replaced[0].rpartition('.')[2]}.copy_(...) does"
+        raise BadCode("net", problem, remedy)
     if changed := changed or changed_value(first, attributes(trained)):
-        raise BadCode(
-            "net",
-            f"{name} changes {changed!r} in train mode, which clients do not keep, so that results depend on "
-            "the process: keep it in a buffer of floats (self.register_buffer) and write into that",
-        )
+        problem = f"{name} changes {changed!r} in train mode, which clients do not keep, {_BY_PROCESS}"
+        raise BadCode("net", problem, "write into a buffer of floats (self.register_buffer)")
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise BadCode("net", f"{name} has nothing to train: requires_grad is False for all its parameters")
     check_weights(copy.deepcopy(net).eval(), name, like)
@@ -132,11 +117,8 @@ def eval_scores(net: nn.Module, name: str, like: Tensor) -> Tensor:
     with torch.no_grad():
         scores = net(like.float() if like.is_floating_point() else like)
     if not isinstance(scores, Tensor):
-        raise BadCode(
-            "net",
-            f"{name} returns {short_repr(scores)} and not the tensor of its scores",
-            "write a module that returns that alone, as in `return self.net(x).logits`",
-        )
+        remedy = "write a module that returns that alone, as in `return self.net(x).logits`"
+        raise BadCode("net", f"{name} returns {short_repr(scores)} and not the tensor of its scores", remedy)
     return scores
 
 

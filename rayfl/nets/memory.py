@@ -27,12 +27,9 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
         scores = net(torch.stack([first, like[1]]))[:1]
         again = net(torch.stack([first, first]))
     if not torch.allclose(again, scores.expand_as(again), rtol=1e-4, atol=1e-5, equal_nan=True):
-        raise BadCode(
-            "net",
-            f"{name}: its scores of an input depend on what else is in the batch, also in eval mode, so that "
-            "accuracies would depend on which samples are scored together. The batch comes first in inputs: "
-            "layers for sequences need batch_first=True; and BatchNorm needs its running statistics",
-        )
+        problem = f"{name}: its scores of an input depend on what else is in the batch, also in eval mode"
+        remedy = "sequences need batch_first=True, and BatchNorm its running statistics"
+        raise BadCode("net", problem, remedy)
 
 
 def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
@@ -45,19 +42,15 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
     """
     held = {entry: p for entry, p in net.named_parameters() if p.requires_grad}
     if not _trained_leaves(net(like)) <= {*held.values()}:
-        raise BadCode(
-            "net",
-            f"{name} computes with a tensor that is to be trained and is none of its parameters, as in a "
-            "list or an object of its own: make it an nn.Parameter of a layer, or use nn.ParameterList",
-        )
+        problem = f"{name} computes with a tensor that is to be trained and is none of its parameters"
+        raise BadCode("net", problem, "make it an nn.Parameter of a layer, or use nn.ParameterList")
     others = {entry: p.detach().clone().requires_grad_() for entry, p in held.items()}
     used, reached = _weights_of(net(like), held), _weights_of(functional_call(net, others, (like,)), others)
     if lost := [entry for entry in held if entry in used and entry not in reached]:
-        raise BadCode(
-            "net",
-            f"{name} computes with {lost[0]!r} from a second place, such as a list or a function that holds "
-            "the parameter, too, where it would never be trained: take it from its layer in each call",
+        problem = (
+            f"{name} computes with {lost[0]!r} from a second place, such as a list, where it is not trained"
         )
+        raise BadCode("net", problem, "take it from its layer in each call")
 
 
 def _trained_leaves(scores: Tensor) -> set[Tensor]:

@@ -25,11 +25,8 @@ class MLP(Architecture):
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse token ids."""
         if not like.is_floating_point():
-            raise Conflict(
-                "net",
-                f"{self} takes numbers, and the data have {kind_name(like)}",
-                "choose a net for texts, such as TokenMLP, or give numbers that are no ids as floats",
-            )
+            remedy = "choose a net for texts, such as TokenMLP, or give numbers that are no ids as floats"
+            raise Conflict("net", f"{self} takes numbers, and the data have {kind_name(like)}", remedy)
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""

@@ -26,6 +26,7 @@ from rayfl.system.text import did_you_mean, short_repr
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""
+_NO_SPLIT_NET = "put it into one of the parts, or derive the net from nn.Module"
 
 
 class Module(Architecture):
@@ -46,12 +47,9 @@ class Module(Architecture):
     def __post_init__(self) -> None:
         for name, value in (self.arguments or {}).items():
             if name.startswith(_FETCHED) and value:
-                raise BadValue(
-                    f"net.arguments.{name}",
-                    f"is {short_repr(value)}: these weights would be fetched from a network, and rayfl "
-                    "downloads nothing. Leave it out; ResNet18, MobileNetV2, EfficientNetB0 and DenseNet121 "
-                    "have pretrained=True for files at hand, and a function of yours may read one",
-                )
+                problem = f"is {short_repr(value)}: rayfl downloads no weights"
+                known = "ResNet18, MobileNetV2, EfficientNetB0 and DenseNet121 have pretrained=True"
+                raise BadValue(f"net.arguments.{name}", problem, f"leave it out; for files at hand, {known}")
 
     def __str__(self) -> str:
         """Return the import path, where there is no other option."""
@@ -92,11 +90,8 @@ class Module(Architecture):
         promised = _return_type(function)
         if not isinstance(promised, type):
             if arguments:
-                raise BadCode(
-                    "net",
-                    f"{self}: a function that takes arguments must say that it returns a net, as in `def "
-                    f"{self.path.rpartition('.')[2]}(...) -> torch.nn.Module`",
-                )
+                promise = f"write `def {self.path.rpartition('.')[2]}(...) -> torch.nn.Module`"
+                raise BadCode("net", f"{self} takes arguments, and must say that it returns a net", promise)
             return (shape, classes), {}
         try:
             signature = inspect.signature(function)
@@ -191,11 +186,9 @@ def build(
     except Exception as error:
         if isinstance(error, UserError) or out_of_memory(error):
             raise
-        raise BadCode(
-            "net",
-            f"{net} does not work for {classes} classes and {kind_name(like)}: it raises "
-            f"{type(error).__name__}: {error}",
-        ) from error
+        raised = f"it raises {type(error).__name__}: {error}"
+        problem = f"{net} does not work for {classes} classes and {kind_name(like)}"
+        raise BadCode("net", problem, raised) from error
 
 
 def is_own_net(net: Architecture | str) -> bool:
@@ -214,11 +207,8 @@ def _build_own(net: Architecture, shape: Shape, classes: int) -> Any:
     finally:
         _THREAD.net = ""
     if generators()["NumPy"] != before:
-        raise BadCode(
-            "net",
-            f"{net} draws from NumPy's global generator where it is made, so that weights would differ from "
-            "process to process and from run to run: draw from PyTorch's, which rayfl seeds",
-        )
+        problem = f"{net} draws from NumPy's global generator where it is made"
+        raise BadCode("net", problem, "draw from PyTorch's, which rayfl seeds")
     return built
 
 
@@ -239,20 +229,15 @@ def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     scores = eval_scores(net, name, like)
     drop_batch_counts(net)  # of lazy layers, which had none yet
     if (len(scores), scores.shape[-1]) != (2, classes):
-        raise BadCode(
-            "net", f"{name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
-        )
+        problem = f"{name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
+        raise BadCode("net", problem)
     if odd := [entry for entry in net.state_dict() if entry.partition(".")[0] not in ("conv", "fc", "head")]:
-        raise BadCode(
-            "net",
-            f"{name}: {odd[0]!r} is in none of the parts conv, fc and head of a SplitNet, which alone are "
-            "trained: put it into one of them, or derive the net from nn.Module",
+        problem = (
+            f"{name}: {odd[0]!r} is in none of a SplitNet's parts conv, fc and head, which alone are trained"
         )
+        raise BadCode("net", problem, _NO_SPLIT_NET)
     with torch.no_grad():
         parts = net.head(net.fc(net.conv(like)))
     if not torch.allclose(parts, scores, rtol=1e-4, atol=1e-5, equal_nan=True):
-        raise BadCode(
-            "net",
-            f"{name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be: put what its own "
-            "forward or features does into one of the parts, or derive the net from nn.Module",
-        )
+        problem = f"{name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be"
+        raise BadCode("net", problem, _NO_SPLIT_NET)

@@ -98,36 +98,25 @@ def drop_batch_counts(net: nn.Module) -> None:
         if getattr(layer, "num_batches_tracked", None) is None or isinstance(layer, LazyModuleMixin):
             continue
         if layer.momentum is None:
-            raise BadCode(
-                f"layer {name!r}",
-                f"({type(layer).__name__}) has momentum=None, a plain average over all batches, which "
-                "federated nets do not support; give it a momentum such as 0.1",
-            )
+            problem = f"({type(layer).__name__}) has momentum=None, a plain average over all batches"
+            raise BadCode(f"layer {name!r}", problem, "give it a momentum such as 0.1")
         layer.num_batches_tracked = None
 
 
 def refuse_odd_weights(net: nn.Module) -> None:
     """Refuse layers that change weights in every call or take statistics of others, and odd parameters."""
     for name, layer in net.named_modules():
+        place, kind = f"layer {name!r}", type(layer).__name__
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-            raise BadCode(
-                f"layer {name!r}", f"({type(layer).__name__}) changes weights in any call: leave max_norm out"
-            )
+            raise BadCode(place, f"({kind}) changes weights in any call", "leave max_norm out")
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
-            raise BadCode(
-                f"layer {name!r}", f"({type(layer).__name__}) has sparse gradients: leave sparse out"
-            )
+            raise BadCode(place, f"({kind}) has sparse gradients", "leave sparse out")
         if isinstance(layer, nn.SyncBatchNorm):
-            raise BadCode(
-                f"layer {name!r}",
-                "is a SyncBatchNorm, and no client sees others' batches: use nn.BatchNorm2d",
-            )
+            raise BadCode(place, f"({kind}) takes other clients' batches", "use nn.BatchNorm2d")
     for name, parameter in net.named_parameters():
         if parameter.is_complex():
-            raise BadCode(
-                f"parameter {name!r}",
-                "of the net has complex numbers: use two parameters, and torch.complex in the forward pass",
-            )
+            remedy = "use two parameters, and torch.complex in the forward pass"
+            raise BadCode(f"parameter {name!r}", "of the net has complex numbers", remedy)
 
 
 def share_weights(net: nn.Module) -> None:
@@ -143,11 +132,9 @@ def share_weights(net: nn.Module) -> None:
             layer._parameters[own] = there.setdefault(place, (f"{path}.{own}", parameter))[1]
     for one, other in itertools.pairwise(sorted(there, key=itemgetter(0))):
         if other[0] < one[1]:
-            raise BadCode(
-                f"parameter {there[other][0]!r}",
-                f"of the net is a view of {there[one][0]!r}, and would be trained apart: let the forward "
-                "compute with that one, as in x @ self.first.weight.T",
-            )
+            problem = f"of the net is a view of {there[one][0]!r}, and would be trained apart"
+            remedy = "let the forward compute with that one, as in x @ self.first.weight.T"
+            raise BadCode(f"parameter {there[other][0]!r}", problem, remedy)
 
 
 def own_entries(module: nn.Module) -> list[str]:
@@ -174,11 +161,8 @@ def flat_features(name: str, conv: nn.Module, shape: Shape) -> int:
     found = _count_features(conv, shape)
     if not found:
         least = next(side for side in itertools.count(1) if _count_features(conv, (channels, side, side)))
-        raise Conflict(
-            "net",
-            f"{name} needs images of at least {least}x{least} pixels, these have {height}x{width}; "
-            "choose another net or larger images",
-        )
+        problem = f"{name} needs images of at least {least}x{least} pixels, these have {height}x{width}"
+        raise Conflict("net", problem, "choose another net or larger images")
     return found
 
 

@@ -125,11 +125,10 @@ class ViT(ImageArchitecture):
         """Build the net."""
         (channels, height, width), patch = shape, self.patch
         if height % patch or width % patch:
-            raise Conflict(
-                "net",
-                f"{self} cuts images into patches of {patch}x{patch} pixels, and these have {height}x{width}",
-                "choose a patch that divides both sides, or another image_size",
+            problem = (
+                f"{self} cuts images into patches of {patch}x{patch} pixels, and these have {height}x{width}"
             )
+            raise Conflict("net", problem, "choose a patch that divides both sides, or another image_size")
         size = patch**2 * channels
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             patches=Patches(patch),

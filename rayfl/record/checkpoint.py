@@ -42,6 +42,7 @@ KEEP = 2
 _FORMAT = 2
 _MANIFEST = re.compile(r"manifest-\d+\.json")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
+_ANEW = "or start the run anew with another --output"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
@@ -110,11 +111,8 @@ class Checkpoints:
         """
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
-                raise Missing(
-                    self.folder / name,
-                    "is not there",
-                    "on several hosts the run folder must be on storage that all of them share",
-                )
+                remedy = "on several hosts the run folder must be on storage that all of them share"
+                raise Missing(self.folder / name, "is not there", remedy)
         body = {"format": _FORMAT, **vars(manifest)}
         body["clients"] = {str(number): name for number, name in manifest.clients.items()}
         text = json.dumps({"sha256": _hash(_compact(body)), "manifest": body}, sort_keys=True, indent=1)
@@ -147,9 +145,7 @@ class Checkpoints:
                 if before != now:
                     are = f" that rayfl makes depend on the kind of processor ({now} here){are}"
             what = f"{are} in the checkpoint after {manifest.round} rounds in {self.folder}"
-            raise Conflict(
-                place, what, "go on with what the run was begun with, or start anew with another --output"
-            )
+            raise Conflict(place, what, f"go on with what the run was begun with, {_ANEW}")
 
     @property
     def rounds(self) -> list[int]:
@@ -180,22 +176,16 @@ class Checkpoints:
                 for name in manifest.clients.values():
                     there.update(_clients_in(self._content(name)))
                 if missing := set(trained(manifest)) - there:
-                    raise Damaged(
-                        path,
-                        f"is incomplete: client {min(missing)} has trained, and its state is in none of the "
-                        "files that it names",
-                    )
+                    problem = f"names no file with the state of client {min(missing)}, which has trained"
+                    raise Damaged(path, problem)
                 return manifest, damage
             except Conflict:  # intact, and of another run or version of rayfl
                 raise
             except UserError as error:
                 damage.append(str(error))
         if damage:
-            raise Damaged(
-                self.folder,
-                f"has no intact checkpoint: {'; '.join(damage)}",
-                "Restore the files from a copy, or start the run anew with another --output",
-            )
+            problem = f"has no intact checkpoint: {'; '.join(damage)}"
+            raise Damaged(self.folder, problem, f"Restore the files from a copy, {_ANEW}")
         return None, []
 
     def checkpoint_after(self, round: int) -> Manifest:
@@ -203,11 +193,9 @@ class Checkpoints:
         path = self.folder / f"manifest-{round:06d}.json"
         if path not in self._manifests():
             there = ", ".join(map(str, self.rounds)) or "none"
-            raise Missing(
-                self.folder,
-                f"has no checkpoint after {round} rounds; it has those after {there}",
-                "choose one of these; only checkpoint_keep=best keeps that of the best evaluation",
-            )
+            problem = f"has no checkpoint after {round} rounds; it has those after {there}"
+            remedy = "choose one of these; only checkpoint_keep=best keeps that of the best evaluation"
+            raise Missing(self.folder, problem, remedy)
         return _read_manifest(path)
 
     def read(self, name: str) -> Any:
@@ -218,11 +206,8 @@ class Checkpoints:
             tensors = {path: tensor.clone() for path, tensor in safetensors.torch.load(content).items()}
             return put_together(_structure_in(content), tensors)
         except (safetensors.SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise Damaged(
-                self.folder / name,
-                f"holds no state ({error})",
-                "restore it from a copy, or start the run anew with another --output",
-            ) from error
+            problem = f"holds no state ({error})"
+            raise Damaged(self.folder / name, problem, f"restore it from a copy, {_ANEW}") from error
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first."""
@@ -285,11 +270,8 @@ def _read_manifest(path: Path) -> Manifest:
         if _hash(_compact(body)) != content["sha256"]:
             raise ValueError("its checksum differs")
         if body["format"] != _FORMAT:
-            raise Conflict(
-                path,
-                f"has the format {body['format']!r:.20}, which this version of rayfl cannot read",
-                "go on with the version that wrote it, or start the run anew with another --output",
-            )
+            problem = f"has the format {body['format']!r:.20}, which this version of rayfl cannot read"
+            raise Conflict(path, problem, f"go on with the version that wrote it, {_ANEW}")
         manifest: Manifest = convert_content(Manifest, body)
         convert_content(dict[str, str], manifest.settings.get("code", {}))
         if manifest.round != _round_of(path):

@@ -78,9 +78,8 @@ def check_folder_kind(path: Path, wanted: str) -> None:
     check_stays(path)
     found = folder_kind(path)
     if found not in (None, wanted):
-        raise InUse(
-            path, f"holds a {found}, and a {wanted} needs a folder of its own", "choose another --output"
-        )
+        problem = f"holds a {found}, and a {wanted} needs a folder of its own"
+        raise InUse(path, problem, "choose another --output")
     run = next((above for above in path.absolute().parents if folder_kind(above) == "run"), None)
     if run is not None:
         raise InUse(path, f"is inside the run folder {run}", "choose another --output")
@@ -89,11 +88,9 @@ def check_folder_kind(path: Path, wanted: str) -> None:
 def check_stays(path: Path) -> None:
     """Refuse a folder in the copy that Ray makes for ``ray job submit --working-dir``, and later deletes."""
     if "working_dir_files" in path.absolute().parts:
-        raise BadValue(
-            path,
-            "is in the copy of your folder that Ray makes for a job, and deletes",
-            "give --output an absolute path on storage that all hosts share, such as /shared/runs/first",
-        )
+        problem = "is in the copy of your folder that Ray makes for a job, and deletes"
+        remedy = "give --output an absolute path on storage that all hosts share, such as /shared/runs/first"
+        raise BadValue(path, problem, remedy)
 
 
 def check_is(path: Path, wanted: str, *files: str) -> None:
@@ -223,11 +220,9 @@ class RunFolder:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
         metrics = [line for line, _ in islice(checked_lines(self.path), round)]
         if len(metrics) < round:
-            raise Damaged(
-                self.path / METRICS,
-                f"has {len(metrics)} rounds, so the run cannot go on with round {round}",
-                "restore the file from a copy, or start anew with another --output",
-            )
+            problem = f"has {len(metrics)} rounds, so the run cannot go on with round {round}"
+            remedy = "restore the file from a copy, or start anew with another --output"
+            raise Damaged(self.path / METRICS, problem, remedy)
         engine = [line for line, each in complete_lines(self.path / ENGINE) if each.get("round", -1) < round]
         write_file(self.path / METRICS, b"".join(metrics))
         write_file(self.path / ENGINE, b"".join(engine))

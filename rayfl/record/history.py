@@ -149,7 +149,7 @@ class History(DisplayMixin):
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
         times: int64 [clients], in how many rounds an update of each was used.
         first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
-        used: round with an evaluation -> int64 [n], the clients whose update it used.
+        used: round -> int64 [n], the clients whose update it used.
         untrained: round -> the clients that it scored before they had trained, see ``records.md``.
         scores: (point, view, split) -> scores; after training only the cohort has new ones, and for other
             clients the record has the latest.
@@ -204,8 +204,8 @@ class HistoryBuilder:
         used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
         history.times[used] += 1
         history.first[used] = np.minimum(history.first[used], record["round"])
+        history.used[record["round"]] = used
         if "evaluation" in record:
-            history.used[record["round"]] = used
             history.untrained[record["round"]] = record.get("untrained", {})
         for key, score in evaluations(record, clients):
             rounds, rows = self._rows.setdefault(key, ([], []))
@@ -295,9 +295,8 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     with file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), start=1):
             if damaged is not None:
-                raise Damaged(
-                    path, f"is damaged: line {damaged} is not a JSON object; restore it from a copy"
-                )
+                problem = f"is damaged: line {damaged} is not a JSON object"
+                raise Damaged(path, problem, "restore it from a copy")
             try:
                 content = parse_json(line) if line.endswith(b"\n") else None
             except ValueError:
@@ -319,11 +318,8 @@ def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             if record["round"] != number:
                 raise ValueError(f"it has round {record['round']}, where round {number} must be")
         except ValueError as error:
-            raise Damaged(
-                path,
-                f"does not fit {PARTITION} beside it, or is damaged: line {number + 1}: {error}; restore "
-                "both from a copy",
-            ) from error
+            problem = f"does not fit {PARTITION} beside it, or is damaged: line {number + 1}: {error}"
+            raise Damaged(path, problem, "restore both from a copy") from error
         yield line, record
 
 

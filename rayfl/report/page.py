@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import io
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from PIL import Image
 
 from rayfl.data.task import Figure
 from rayfl.report.method_looks import COLOURS
-from rayfl.report.text import number
+from rayfl.report.text import clock, number, size
 from rayfl.system.files import write_file
 from rayfl.system.text import one_line, warn
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 LONG = 60
 """Characters from which on a text may be broken into lines."""
+RANKED = {"best": "<strong>{}</strong>", "second": "<u>{}</u>"}
+"""How a figure shows its rank."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class SheetCell:
         text: what it shows.
         number: the value by which its column is sorted; None: unknown.
         href: the address that it links to.
-        best: whether it is the best of its column.
+        rank: in its column: "best", "second" or none.
     """
 
     text: str
     number: float | None
     href: str = ""
-    best: bool = False
+    rank: str = ""
 
     @property
     def is_number(self) -> bool:
@@ -99,18 +102,26 @@ def _cell_markup(cell: str | SheetCell, tag: str) -> str:
         look += "" if cell.number is None else f' data-value="{cell.number}"'
         if cell.href:
             text = Markup('<a href="{}">{}</a>').format(cell.href, cell.text)
-        elif cell.best:
-            text = Markup("<strong>{}</strong>").format(cell.text)
+        elif cell.rank:
+            text = Markup(RANKED[cell.rank]).format(cell.text)
     return f"<{tag}{look}>{text}</{tag[:2]}>"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a page, with the names and the looks in its legend."""
+    """A chart of a page.
+
+    Attributes:
+        title: what it shows.
+        svg: the drawing; of several panels the first.
+        names: and looks in its legend.
+        panels: a drawing for each of the names, where they are too many for one.
+    """
 
     title: str
     svg: Markup
-    names: Sequence[tuple[str, str]] = field(default=())
+    names: Sequence[tuple[str, str]] = ()
+    panels: Sequence[Markup] = ()
 
 
 def write_page(folder: Path, content: Callable[[], str]) -> bool:
@@ -142,13 +153,16 @@ def render(template: str, **content: Any) -> str:
 def _templates() -> jinja2.Environment:
     import jinja2  # runs that are not over should not wait for it
 
-    return jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("rayfl.report", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters |= {"clock": clock, "size": size}
+    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return templates
 
 
 def figure_cell(value: float | None, kind: Figure) -> SheetCell:
@@ -166,8 +180,12 @@ def count_cell(count: int) -> SheetCell:
     return SheetCell(f"{count:,}", float(count))
 
 
-WIDTH, HEIGHT = 640, 280
-LEFT, RIGHT, TOP, BOTTOM = 72, 20, 12, 40
+WHOLE = WIDTH, HEIGHT = 640, 280
+PANEL = 320, 200
+"""Width and height of a drawing, and of one of several."""
+LEFT, RIGHT, TOP, BOTTOM = 72, 20, 12, 44
+MOST_LINES = 8
+"""Lines of a chart at most; of more, each has a panel of its own."""
 MOST_POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
 ROUNDS = "completed rounds"
@@ -215,18 +233,23 @@ def line_chart(
     if not drawn:
         return None
     xs, ys = (np.concatenate([points[axis] for points in drawn]) for axis in (2, 3))
-    ends = "; ".join(f"{name} ends at {text(float(y[-1]))}" for name, _, _, y in drawn)
     margin = 0.05 * np.ptp(ys)
-    heights = (ys.min() - margin, ys.max() + margin)
-    picture = _Picture(f"{title}: {ends}", (xs.min(), xs.max()), heights, over, unit)
-    for name, look, x, y in drawn:
-        places = " ".join(f"{picture.x(a):.1f},{picture.y(b):.1f}" for a, b in zip(x, y))
-        drawn_line = SubElement(picture.root, "polyline", {"class": f"line {look}", "points": places})
-        SubElement(drawn_line, "title").text = f"{name}: {text(float(y[-1]))} at the end"
-        if len(x) == 1:
-            at = {"cx": f"{picture.x(x[0]):.1f}", "cy": f"{picture.y(y[0]):.1f}", "r": "4"}
-            SubElement(picture.root, "circle", {"class": f"dot {look}", **at})
-    return Chart(title, picture.markup(), [(name, look) for name, look, _, _ in drawn])
+    ranges = (xs.min(), xs.max()), (ys.min() - margin, ys.max() + margin)
+    ends = [f"{name} ends at {text(float(y[-1]))}" for name, _, _, y in drawn]
+    names, size = [(name, look) for name, look, _, _ in drawn], WHOLE if len(drawn) <= MOST_LINES else PANEL
+    picture = _Picture(f"{title}: {'; '.join(ends)}", *ranges, over, unit, size=size)
+    shapes = [picture.line(look, x, y, end) for (_, look, x, y), end in zip(drawn, ends)]
+    if size == WHOLE:
+        picture.root.extend(shapes)
+        return Chart(title, picture.markup(), names)
+    panels, every = list[Markup](), {"id": f"lines-{zlib.crc32(title.encode())}", "class": "others"}
+    behind = Element("g", every)
+    behind.extend(shapes)
+    for shape, end in zip(shapes, ends):
+        panel = _Picture(f"{title}: {end}", *ranges, over, unit, size=size)
+        panel.root.extend([Element("use", {"href": f"#{every['id']}"}) if panels else behind, shape])
+        panels.append(panel.markup())
+    return Chart(title, panels[0], names, panels)
 
 
 def histogram(title: str, figures: np.ndarray, kind: Figure, bins: int = 20) -> Chart:
@@ -267,30 +290,40 @@ class _Picture:
         x_label: str,
         y_label: str,
         whole: str = "x",
+        size: tuple[int, int] = WHOLE,
     ) -> None:
         (self._x0, self._x1), (self._y0, self._y1) = (_widen_range(*x), _widen_range(*y))
-        box = f"0 0 {WIDTH} {HEIGHT}"
-        self.root = Element(
-            "svg", {"class": "chart", "viewBox": box, "role": "img", "aria-label": one_line(alt)}
-        )
+        self._right, self._bottom = size[0] - RIGHT, size[1] - BOTTOM
+        look = {"class": "chart", "viewBox": f"0 0 {size[0]} {size[1]}", "role": "img"}
+        known = {"aria-label": one_line(alt), "data-range": f"{self._x0:g} {self._x1:g}"}
+        self.root = Element("svg", look | known)
         for value in ticks(self._y0, self._y1, "y" in whole):
             place = f"{self.y(value):.1f}"
-            ends = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": place, "y2": place}
+            ends = {"x1": str(LEFT), "x2": str(self._right), "y1": place, "y2": place}
             SubElement(self.root, "line", {"class": "grid", **ends})
             self._text(f"{value:g}", LEFT - 6, self.y(value) + 4, "end")
         for value in ticks(self._x0, self._x1, "x" in whole):
-            self._text(f"{value:g}", self.x(value), HEIGHT - BOTTOM + 16, "middle")
-        self._text(x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "middle")
-        middle = (TOP + HEIGHT - BOTTOM) / 2
+            self._text(f"{value:g}", self.x(value), self._bottom + 16, "middle")
+        self._text(x_label, (LEFT + self._right) / 2, size[1] - 6, "middle")
+        middle = (TOP + self._bottom) / 2
         self._text(y_label, 12, middle, "middle", transform=f"rotate(-90 12 {middle:g})")
 
     def x(self, value: float) -> float:
         """Return the place of a value on the horizontal axis."""
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self._x0) / (self._x1 - self._x0)
+        return LEFT + (self._right - LEFT) * (value - self._x0) / (self._x1 - self._x0)
 
     def y(self, value: float) -> float:
         """Return the place of a value on the vertical axis."""
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self._y0) / (self._y1 - self._y0)
+        return self._bottom - (self._bottom - TOP) * (value - self._y0) / (self._y1 - self._y0)
+
+    def line(self, look: str, x: np.ndarray, y: np.ndarray, title: str) -> Element:
+        """Return the drawing of a line, or of a dot where it has one point."""
+        places = [(f"{self.x(a):.1f}", f"{self.y(b):.1f}") for a, b in zip(x, y)]
+        shape = Element("polyline", {"class": f"line {look}", "points": " ".join(map(",".join, places))})
+        if len(places) == 1:
+            shape = Element("circle", {"class": f"dot {look}", **dict(zip(("cx", "cy"), *places)), "r": "4"})
+        SubElement(shape, "title").text = title
+        return shape
 
     def _text(self, text: str, x: float, y: float, anchor: str, **more: str) -> None:
         place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
@@ -313,10 +346,13 @@ def ticks(low: float, high: float, whole: bool = False) -> list[float]:
 def _thin_points(line: Line) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
-    if len(x) <= MOST_POINTS:
-        return x, y
-    kept = np.unique(np.linspace(0, len(x) - 1, MOST_POINTS).round().astype(int))
+    kept = thin_places(len(x), MOST_POINTS)
     return x[kept], y[kept]
+
+
+def thin_places(count: int, most: int) -> np.ndarray:
+    """Return which of so many things to show, with the first and the last: at most ``most``."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def _widen_range(low: float, high: float) -> tuple[float, float]:

@@ -88,6 +88,11 @@ class Plot:
             also for the following arguments.
         average: how clients are averaged.
         choose: which rounds bars, radars and sweeps show.
+
+    Examples:
+        >>> from rayfl import Plot
+        >>> figure, axes = Plot("runs/first").rounds(size="column", title="First run")
+        >>> figure.savefig("rounds.pdf")
     """
 
     def __init__(

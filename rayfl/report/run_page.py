@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,11 +38,12 @@ from rayfl.report.page import (
     histogram,
     line_chart,
     render,
+    thin_places,
 )
 from rayfl.report.paper_tables import compare_runs, entry_columns
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
-from rayfl.report.text import AVERAGE_NAMES, as_text, clock, number, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, clock
 from rayfl.settings.description import flatten_config
 from rayfl.system.files import explain_read_errors, open_file
 from rayfl.system.text import one_line
@@ -52,6 +54,8 @@ LABELS = 2_000_000
 """Most cells in the map of labels; with more, groups of clients share a line."""
 WRITTEN = 1_000
 """Most label counts that are also shown as a table."""
+NUMBERS = 500_000
+"""Most numbers of single clients that a page carries, over all rounds."""
 WORST = 5
 
 
@@ -60,13 +64,13 @@ class Circumstances:
     """What the page of a run shows beside its settings and scores.
 
     Attributes:
-        partition: the content of ``partition.json``; None: there is none.
+        partition: the content of ``partition.json``; empty: there is none.
         environment: of ``environment.json``.
         engine: the engine's record of each round.
         warnings: of the log.
     """
 
-    partition: Mapping[str, Any] | None
+    partition: Mapping[str, Any]
     environment: Mapping[str, Any]
     engine: list[Mapping[str, Any]]
     warnings: dict[str, None]
@@ -74,7 +78,7 @@ class Circumstances:
     @classmethod
     def read(cls, folder: Path) -> Circumstances:
         """Read them in a run folder."""
-        partition = read_partition(folder) if (folder / PARTITION).is_file() else None
+        partition = read_partition(folder) if (folder / PARTITION).is_file() else {}
         return cls(partition, read_environment(folder), [*engine_lines(folder)], log_warnings(folder))
 
 
@@ -85,71 +89,55 @@ def run_page(result: RunRecords, live: Circumstances | None = None) -> str:
         result: its records so far.
         live: of a run in progress; None: the run has ended, complete or not, and its folder says it.
     """
-    config, summary = flatten_config(result.config, shown=True), result.summary
+    config, history = flatten_config(result.config, shown=True), result.history
     known = live or Circumstances.read(result.folder)
     partition, engine = known.partition, known.engine
     running = live is not None and not result.complete
-    remarks = [one_line(text) for text in (partition or {}).get("remarks", ())]
+    remarks = [one_line(text) for text in partition.get("remarks", ())]
     figures, kind = _last_figures(result), result.figure_kind
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
-    has_domains = len({d for d in result.history.population.domains if d}) > 1
+    matrix = label_matrix(partition) if partition else None
+    listed, strata = _listed_clients(figures, kind), partition.get("strata", "classes")
+    quantities = _client_quantities(result)
     return render(
         "run.html",
         title=one_line(f"{name}, seed {config.get('seed', 0)}"),
-        has_domains=has_domains,
+        result=result,
+        kind=kind,
         running=running,
         state=_state(result, engine, running),
-        cards_of_run=_cards(result, engine),
-        sentences=[one_line(text) for text in sentences(summary)],
+        by_test=f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test"),
+        sentences=[one_line(text) for text in sentences(result.summary)],
         notes=[*_notes(result), *list_warnings(dict.fromkeys(remarks) | known.warnings)],
         figures=_figure_sheets(result),
         printed=_beside_printed(result),
         curves=_curves(result),
-        clients=_client_sheet(result, partition, figures),
+        clients=_client_sheet(result, listed, strata, matrix, quantities),
+        rounds=_client_rounds(history, listed, quantities),
+        headline=result.view and _reported_views(result)[result.view["point"], result.view["view"]],
         spread=_client_spread(figures, kind),
         worst=_worst_clients(figures, kind),
-        domains=_domain_sheet(result) if has_domains else None,
-        skew=_skew(partition),
-        labels=_label_map(partition),
-        cost=_cost(result, engine),
+        domains=_domain_sheet(result) if len(set(history.population.domains) - {None}) > 1 else None,
+        strata=strata,
+        skew=partition.get("skew"),
+        labels=None if matrix is None else _label_map(matrix, strata, partition["class_names"]),
+        engine=engine,
+        median_seconds=np.median([line["seconds"] for line in engine]) if engine else 0.0,
         times=_times(engine),
         settings=_pair_sheet("Configuration", config),
         environment=_pair_sheet("Environment", flatten_config(known.environment)),
     )
 
 
-def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
+def _state(result: RunRecords, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, str]:
     done, rounds = result.summary["completed"], result.summary["rounds"]
-    facts = {"done": done, "rounds": rounds}
     if not running:
         kind = "done" if result.complete else "stopped"
         how = "Finished" if done >= rounds else "Ended early" if result.complete else "Stopped"
-        return {"kind": kind, "text": f"{how}: {done:,} of {rounds:,} rounds", **facts}
+        return {"kind": kind, "text": f"{how}: {done:,} of {rounds:,} rounds"}
     recent = [line["seconds"] for line in engine[-20:]]
     left = f", about {clock(np.mean(recent) * (rounds - done))} left" if recent else ""
-    return {"kind": "running", "text": f"Running: {done:,} of {rounds:,} rounds{left}", **facts}
-
-
-def _cards(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    summary, headline = result.summary, result.summary["headline"]
-    label = f", {CHOSEN_ON_TEST}" * (result.protocol.choose == "best_test")
-    kind = result.figure_kind
-    shown = f"{kind.shown(headline['figure'], headline['std'])}{kind.unit}" if headline else "n/a"
-    cards = [(f"Test {kind.name}{label}", shown)]
-    if common := headline and headline.get("common"):
-        both = f"{kind.shown(common['figure'], common['std'])}{kind.unit}"
-        cards.append((f"Common test set (G){label}", both))
-    if result.view and (last := result.view["last"]):
-        mean, worst = kind.shown(last["mean"], last["std"]), kind.shown(last["worst_decile"])
-        cards.append(("Last evaluation, ± over clients", f"{mean}{kind.unit}"))
-        cards.append(("Worst decile of the clients", f"{worst}{kind.unit}"))
-    cards += [
-        ("Clients", f"{summary['clients']:,}"),
-        ("Rounds", f"{summary['completed']:,} of {summary['rounds']:,}"),
-        ("Sent by clients", size(summary["up"])),
-        ("Time", clock(sum(line["seconds"] for line in engine))),
-    ]
-    return cards
+    return {"kind": "running", "text": f"Running: {done:,} of {rounds:,} rounds{left}"}
 
 
 def _notes(result: RunRecords) -> list[str]:
@@ -183,15 +171,14 @@ def list_warnings(found: Mapping[str, None], most: int = 20) -> list[str]:
 
 def _figure_sheets(result: RunRecords) -> list[Sheet]:
     sheets, kind = [], result.figure_kind
-    names = {"mean over clients": "mean", "std over clients": "std", "pooled": "pooled"}
     scored = [entry for entry in result.summary["views"] if entry["last"]]
     for point, entries in group_by(scored, lambda entry: entry["point"]).items():
         rows = [row for entry in entries for row in view_metrics(entry, ["last"])]
         columns: dict[str, list[str | SheetCell]] = {"view": [one_line(heading) for heading, _ in rows]}
-        for heading, name in (names | {"worst decile": "worst_decile"}).items():
+        for name in ("mean", "std", "pooled", "worst_decile"):
+            heading = as_text(name) + " over clients" * (name in ("mean", "std"))
             columns[heading] = [figure_cell(last[name], kind) for _, (last,) in rows]
-        caption = f"Test {kind.title}, {as_text(point)}, last evaluation"
-        sheets.append(Sheet.of_columns(caption, columns))
+        sheets.append(Sheet.of_columns(f"Test {kind.title}, {as_text(point)}, last evaluation", columns))
     return sheets
 
 
@@ -214,13 +201,10 @@ def _curves(result: RunRecords) -> list[Chart]:
         scores = _test_scores(history, {(point, view): view for view in views})
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("figure", "loss", *metrics):
-            kind = result.figure_kind
-            shown, unit = kind.title, kind.axis
-            text: Callable[[float], str] = kind.text
-            if quantity != "figure":
-                shown, unit, text = one_line(quantity), one_line(quantity), number
+            kind = result.figure_kind if quantity == "figure" else Figure(one_line(quantity))
             lines = [Line(heading, *result.curve(quantity, s, split)) for heading, split, s in scores]
-            charts.append(line_chart(f"Test {shown}, {as_text(point)}, {average}", lines, unit, text))
+            title = f"Test {kind.title}, {as_text(point)}, {average}"
+            charts.append(line_chart(title, lines, kind.axis, kind.text))
     rounds = [line for line in history.rounds if line["loss"] is not None]
     training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
     charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))
@@ -269,39 +253,98 @@ def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
     }
 
 
+def _listed_clients(figures: np.ndarray, kind: Figure) -> np.ndarray:
+    """Return the clients that a page lists; of very many, those with the worst figure."""
+    if len(figures) <= ROWS:
+        return np.arange(len(figures))
+    return np.sort(np.argsort(kind.sign * figures, kind="stable")[:ROWS])  # NaN comes last
+
+
+class _Quantity(NamedTuple):
+    """What evaluations know of each client.
+
+    Attributes:
+        kind: how it is printed.
+        rounds: of the evaluations, from 0.
+        values: float [evaluations, clients], as printed; NaN: unknown.
+    """
+
+    kind: Figure
+    rounds: np.ndarray
+    values: np.ndarray
+
+
+def _client_quantities(result: RunRecords) -> dict[str, _Quantity]:
+    """Return heading -> the figures of each view, and loss and metrics of the headline's."""
+    kind, own = result.figure_kind, result.scores
+    found = {
+        heading: _Quantity(kind, scores.rounds, kind.scale * scores.figure)
+        for heading, _, scores in _test_scores(result.history, _reported_views(result))
+    }
+    if own is not None and result.view is not None:
+        for name, values in {"loss": own.loss, **own.measures}.items():
+            heading, shown = one_line(f"{name}, {result.view['view']}"), Figure(name, higher=name != "loss")
+            if np.isfinite(values).any():
+                found[heading] = _Quantity(shown, own.rounds, values)
+    return found
+
+
+def _client_rounds(
+    history: History, listed: np.ndarray, quantities: Mapping[str, _Quantity]
+) -> dict[str, Any] | None:
+    """Return what the page's script draws, of a part of very many rounds; None: there is nothing yet."""
+    if not history.rounds or not len(listed):
+        return None
+    most = max(2, NUMBERS // (len(listed) * (1 + len(quantities))))
+    rounds, columns = thin_places(len(history.rounds), most), {}
+    for heading, (kind, evaluated, values) in quantities.items():
+        kept = np.unique(np.searchsorted(evaluated, rounds, side="right") - 1)
+        kept = kept[kept >= 0]
+        columns[heading] = {
+            "percent": kind.percent,
+            "higher": kind.higher,
+            "rounds": (evaluated[kept] + 1).tolist(),
+            "values": [[_printed_value(v, kind) for v in row] for row in values[kept][:, listed].tolist()],
+        }
+    took = ["".join(np.where(np.isin(listed, history.used[k]), "1", "0")) for k in rounds]
+    return {"clients": listed.tolist(), "rounds": (rounds + 1).tolist(), "took": took, "columns": columns}
+
+
+def _printed_value(value: float, kind: Figure) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return round(value, 2) if kind.percent else float(kind.text(value))
+
+
 def _client_sheet(
-    result: RunRecords, partition: Mapping[str, Any] | None, figures: np.ndarray
+    result: RunRecords,
+    listed: np.ndarray,
+    strata: str,
+    matrix: np.ndarray | None,
+    quantities: Mapping[str, _Quantity],
 ) -> Sheet | None:
-    """Return a line per client; of many clients, only those with the worst figure."""
-    history, population = result.history, result.history.population
+    """Return a line per listed client."""
+    history, population, kind = result.history, result.history.population, result.figure_kind
     if not len(population):
         return None
-    order, kind = np.arange(len(population)), result.figure_kind
     caption = f"Clients: test {kind.title}, {as_text(result.protocol.point)}, last evaluation"
-    if len(order) > ROWS:
-        order = np.sort(np.argsort(kind.sign * figures, kind="stable")[:ROWS])  # NaN comes last
-        caption += f"; the {ROWS:,} {'lowest' if kind.higher else 'highest'} of {len(population):,}"
-    clients, samples, classes = order.tolist(), population.samples, _classes(partition)
+    if len(listed) < len(population):
+        which = "lowest" if kind.higher else "highest"
+        caption += f"; the {ROWS:,} {which} of {len(population):,} in the end"
+    clients, samples = listed.tolist(), population.samples
+    present = None if matrix is None else (matrix > 0).sum(axis=1)
+    latest = history.used[len(history.rounds) - 1] if history.rounds else ()
     columns: dict[str, list[str | SheetCell]] = {
         "client": [SheetCell(str(i), float(i)) for i in clients],
         "domain": [population.domains[i] or "several" for i in clients],
         **{split: [count_cell(samples[split][i]) for i in clients] for split in SPLITS},
-        _strata(partition): [count_cell(classes[i]) if classes else SheetCell("", None) for i in clients],
+        strata: [SheetCell("", None) if present is None else count_cell(int(present[i])) for i in clients],
         "rounds trained": [count_cell(history.times[i]) for i in clients],
+        "took part": ["yes" if took else "no" for took in np.isin(listed, latest)],
     }
-    for heading, _, scores in _test_scores(history, _reported_views(result)):
-        columns[heading] = [figure_cell(none_if_nan(scores.figure[-1, i]), kind) for i in clients]
+    for heading, (own, _, values) in quantities.items():
+        columns[heading] = [SheetCell(own.text(v), none_if_nan(v)) for v in values[-1, listed].tolist()]
     return Sheet.of_columns(caption, columns, search=True)
-
-
-def _strata(partition: Mapping[str, Any] | None) -> str:
-    """Return what people call the columns of the label matrix."""
-    return (partition or {}).get("strata", "classes")
-
-
-def _classes(partition: Mapping[str, Any] | None) -> list[int]:
-    matrix = label_matrix(partition) if partition else None
-    return [] if matrix is None else [int(n) for n in (matrix > 0).sum(axis=1)]
 
 
 def _domain_sheet(result: RunRecords) -> Sheet | None:
@@ -322,71 +365,19 @@ def _domain_sheet(result: RunRecords) -> Sheet | None:
     return Sheet.of_columns(caption, columns)
 
 
-def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if not partition or not partition.get("skew"):
-        return []
-    skew = partition["skew"]
-    return [
-        ("Samples of a client", f"{skew['samples_min']:,} to {skew['samples_max']:,}"),
-        ("Median samples of a client", f"{skew['samples_median']:,.0f}"),
-        (f"{_strata(partition).capitalize()} of a client", f"{skew['classes_min']} to {skew['classes_max']}"),
-        (f"Mean {_strata(partition)} of a client", f"{skew['classes_mean']:.1f}"),
-        ("Distance of labels from the pooled ones", f"{skew['label_distance']:.3f}"),
-        ("Entropy of a client's labels", f"{skew['label_entropy']:.2f} bits"),
-        ("Entropy of all labels", f"{skew['pooled_label_entropy']:.2f} bits"),
-    ]
-
-
-def _label_map(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if partition is None or (matrix := label_matrix(partition)) is None:
-        return None
-    names = [one_line(str(name)) for name in partition["class_names"]]
-    strata = _strata(partition)
-    title, sheet = f"Training samples by {strata}", None
+def _label_map(matrix: np.ndarray, strata: str, classes: Sequence[object]) -> dict[str, Any]:
+    """Return a picture of the label counts, int [clients, classes], and what its text says."""
+    names, sheet = [one_line(str(name)) for name in classes], None
     if matrix.size <= WRITTEN:
-        rows: list[Row] = [
-            [count_cell(i), *map(count_cell, counts)] for i, counts in enumerate(matrix.tolist())
-        ]
-        sheet = Sheet(f"{title}, in numbers", ["client", *names], rows)
-    together = -(-matrix.size // LABELS)
-    clients, most = len(matrix), int(matrix.max(initial=0))
+        rows: list[Row] = [[count_cell(i), *map(count_cell, own)] for i, own in enumerate(matrix.tolist())]
+        sheet = Sheet(f"Training samples by {strata}, in numbers", ["client", *names], rows)
+    clients, together = len(matrix), -(-matrix.size // LABELS)
     if together > 1:
         starts = np.arange(0, clients, together)
         matrix = np.add.reduceat(matrix, starts) / np.diff([*starts, clients])[:, None]
-        most = round(float(matrix.max()))
-    lines = "a line per client" if together == 1 else f"a line per {together} clients, their mean"
-    return {
-        "title": f"{title}: {lines}, a column for each of the {strata}",
-        "address": heat_map(matrix),
-        "height": max(6.0, min(32.0, 1.5 * len(matrix))),
-        "alt": f"Map of the training samples of {clients:,} clients in {len(names)} {strata}; "
-        f"the table of clients has the number of {strata} of each",
-        "most": f"{most:,}",
-        "last": f"{clients - 1:,}",
-        "sheet": sheet,
-        "classes": ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else ""),
-    }
-
-
-def _cost(result: RunRecords, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    summary = result.summary
-    rounds = max(1, summary["completed"])
-    cards = [
-        ("Sent by clients per round", size(summary["up"] / rounds)),
-        ("Received per round", size(summary["down"] / rounds)),
-        ("Sent in all", size(summary["up"])),
-        ("Received in all", size(summary["down"])),
-    ]
-    if engine:
-        seconds = [line["seconds"] for line in engine]
-        training = sum(line.get("train_seconds", 0.0) for line in engine) / max(sum(seconds), 1e-9)
-        cards += [
-            ("Time of all rounds", clock(sum(seconds))),
-            ("Median of a round", f"{np.median(seconds):.3g} s"),
-            ("Share of training", f"{training:.0%}"),
-            ("Actors", str(len(engine[-1].get("actors", [])) or 1)),
-        ]
-    return cards
+    most = round(float(matrix.max(initial=0)))
+    picture = {"address": heat_map(matrix), "lines": len(matrix), "most": most}
+    return {**picture, "together": together, "clients": clients, "names": names, "sheet": sheet}
 
 
 def _times(engine: Sequence[Mapping[str, Any]]) -> Chart | None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import TUNED, engine_lines
-from rayfl.report.compare import conflicts_of, group_by, method_of, over_seeds, samples
+from rayfl.report.compare import conflicts_of, group_by, method_of, over_seeds, samples, target_costs
 from rayfl.report.critical_difference import ranks_chart
 from rayfl.report.method_looks import looks_of
 from rayfl.report.page import (
@@ -28,19 +28,19 @@ from rayfl.report.page import (
 from rayfl.report.paper_tables import (
     Entry,
     cell_of,
+    cell_tests,
     column_ranks,
     entry_columns,
     footnotes,
+    notes_of_grid,
     our_figure,
     warnings_of,
 )
 from rayfl.report.printed import Printed
 from rayfl.report.run_page import list_warnings, log_warnings
-from rayfl.report.text import clock, size
+from rayfl.report.significance import REFERENCE
+from rayfl.report.text import clock, range_text, size
 from rayfl.system.text import one_line
-
-DRAWN = 8
-"""Lines of a chart at most."""
 
 
 def table_page(
@@ -51,6 +51,8 @@ def table_page(
     planned: int,
     printed: Printed | None = None,
     choices: Sheet | None = None,
+    reference: str = REFERENCE,
+    target: float | None = None,
 ) -> str:
     """Return the page of a table of experiments.
 
@@ -62,6 +64,8 @@ def table_page(
         planned: number of runs of the complete table.
         printed: the paper's numbers.
         choices: what was chosen for tuned cells.
+        reference: the row that others are tested against.
+        target: a test figure, as it is printed; None: that of the row of reference in each column.
     """
     runs, _ = samples(map(RunRecords.load, folders), cell_of)
     planned -= len(folders) - len(runs)
@@ -71,6 +75,9 @@ def table_page(
         notes.append(f"Dropped updates: {dropped:,}; the table of runs says in which.")
     figures = figure_titles(entry.kind for entry in entries)
     beside = any(entry.printed_mean is not None for entry in entries)
+    cells = entry_columns(entries, beside) | _cost_columns(entries, runs, reference, target)
+    cells |= _minus_column(entries, reference)
+    cells["warnings"] = cells.pop("warnings")  # the longest come last
     logged = {text: None for folder in folders for text in log_warnings(folder)}
     return render(
         "table.html",
@@ -79,32 +86,59 @@ def table_page(
             "kind": "done" if complete >= planned else "running",
             "text": f"{complete:,} of {planned:,} runs are finished",
         },
-        grid=_grid_sheet(entries),
-        footnotes=[one_line(text) for text in footnotes(entries, printed)],
+        grid=_grid_sheet(entries, reference),
+        footnotes=[*map(one_line, footnotes(entries, printed) + notes_of_grid(entries, reference))],
         notes=[*map(one_line, notes), *list_warnings(logged)],
         curves=[*_rank_charts(entries), *_table_curves(runs)],
         choices=choices,
-        cells=Sheet.of_columns(f"Every cell; {figures}", entry_columns(entries, beside), search=True),
+        cells=Sheet.of_columns(f"Every cell; {figures}", cells, search=True),
         runs=_run_sheet(runs, home),
     )
 
 
-def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
-    """Return our figures, methods down and columns across, and mark the best of each column."""
+def _grid_sheet(entries: Sequence[Entry], reference: str) -> Sheet:
+    """Return our figures, methods down and columns across, with ranks and the stars of tests."""
     columns = list(dict.fromkeys(entry.column for entry in entries))
     places = {(entry.row, entry.column): entry for entry in entries}
     ranked = column_ranks(entries)
+    starred = {(test.row, test.place) for test in cell_tests(entries, reference) if test.significant}
     rows: list[Row] = []
     for row in dict.fromkeys(entry.row for entry in entries):
         cells: list[str | SheetCell] = [one_line(row)]
         for column in columns:
             entry = places.get((row, column))
-            mean = entry.mean if entry else None
-            cells.append(SheetCell(our_figure(entry), mean, best=ranked.get((row, column)) == "best"))
+            text = our_figure(entry) + "*" * ((row, column) in starred)
+            cells.append(SheetCell(text, entry.mean if entry else None, rank=ranked.get((row, column), "")))
         rows.append(cells)
-    figures = figure_titles(entry.kind for entry in entries)
-    caption = f"Test {figures}; the best of a column, on the same data, is bold"
+    caption = f"Test {figure_titles(entry.kind for entry in entries)}"
     return Sheet(caption, ["row", *map(one_line, columns)], rows)
+
+
+def _cost_columns(
+    entries: Sequence[Entry], runs: Sequence[RunRecords], reference: str, target: float | None
+) -> dict[str, list[str | SheetCell]]:
+    """Return after how many rounds and bytes cells reach a target; see :func:`table_page`."""
+    goals = {entry.column: entry.mean for entry in entries if entry.row == reference}
+    known = group_by(runs, lambda run: cell_of(run)[:2])
+    what = f"{one_line(reference)}'s figure" if target is None else f"{target:g}{entries[0].kind.unit}"
+    columns: dict[str, list[str | SheetCell]] = {f"rounds to {what}": [], f"bytes to {what}": []}
+    for entry in entries:
+        goal = goals.get(entry.column) if target is None else target
+        own = [] if goal is None else known.get((entry.row, entry.column), [])
+        costs, texts = target_costs(own, goal or 0.0).values(), ("{:,}".format, size)
+        for cells, values, text in zip(columns.values(), costs, texts):
+            cells.append(SheetCell(range_text(values, text) or "–", max(filter(None, values), default=None)))
+    return columns if target is not None or goals else {}
+
+
+def _minus_column(entries: Sequence[Entry], reference: str) -> dict[str, list[str | SheetCell]]:
+    """Return by how much cells differ from the row of reference, where this is tested."""
+    found = {
+        (test.row, test.place): SheetCell(f"{test.difference:+.2f} ± {test.interval:.2f}", test.difference)
+        for test in cell_tests(entries, reference)
+    }
+    shown = [found.get((entry.row, entry.column), SheetCell("", None)) for entry in entries]
+    return {one_line(f"minus {reference}"): [*shown]} if found else {}
 
 
 def _rank_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -127,12 +161,8 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
             rounds, values = over_seeds([run.curve()] for run in own)
             if len(rounds) and not conflicts_of(own, cell_of):
                 lines.append(Line(row, rounds, values.mean(axis=0), look))
-        best = sorted(lines, key=lambda line: -kind.sign * line.y[-1])[:DRAWN]
-        which = f"; the {DRAWN} best of {len(lines)} rows" if len(lines) > DRAWN else ""
-        shown = [line for line in lines if line in best]
-        found.append(
-            line_chart(f"Test {kind.title}, {column}, mean over seeds{which}", shown, kind.axis, kind.text)
-        )
+        title = f"Test {kind.title}, {column}, mean over seeds"
+        found.append(line_chart(title, lines, kind.axis, kind.text))
     return [chart for chart in found if chart is not None]
 
 

@@ -49,11 +49,9 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for setting, wanted in method.facts.works_with.items():
         found, known = getattr(plan.training, setting), wanted if isinstance(wanted, tuple) else (wanted,)
         if not (found.linear if setting == "optimiser" else found in known):
-            raise Conflict(
-                f"training.{setting}",
-                f"is {found}, and {method} works with {' or '.join(map(str, known))} alone",
-                f"choose --training.{setting} {known[0]}, or another method",
-            )
+            problem = f"is {found}, and {method} works with {' or '.join(map(str, known))} alone"
+            remedy = f"choose --training.{setting} {known[0]}, or another method"
+            raise Conflict(f"training.{setting}", problem, remedy)
     nets, context = set_up(plan, data)
     further = {context.nets[option]: net for option, net in further_nets(method).items() if net}
     for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
@@ -63,19 +61,16 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     if own:
         try_prepare(method, context)
     if not all(isinstance(each, Reduction) for each in method.uploads(context).values()):
-        raise BadCode(
-            f"{type(method).__name__}.uploads",
-            f"returns {short_repr(method.uploads(context))}",
-            "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}",
-        )
+        remedy = "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}"
+        problem = f"returns {short_repr(method.uploads(context))}"
+        raise BadCode(f"{type(method).__name__}.uploads", problem, remedy)
     declared = method.uploads(context)
     if (pipeline := plan.pipeline(context.reductions(declared), data.seen)).parts:
         down = method.download(first_server_state(method, context))
         pipeline.check(context, declared, down, method.overrides("download_for"))
     if any(how.before for how in method.uploads(context).values()) != method.overrides("before_round"):
-        raise BadCode(
-            f"{type(method).__name__}.before_round", "belongs to uploads with before=True", "write both"
-        )
+        place = f"{type(method).__name__}.before_round"
+        raise BadCode(place, "belongs to uploads with before=True", "write both")
     for thing in (plan.training.schedule, plan.training.optimiser, loss, *plan.transforms):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
@@ -86,11 +81,8 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_headline(method, protocol, data, plan.finetune)
     try_measures(measures(plan.metrics, data.dataset), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
-        raise Conflict(
-            "protocol",
-            f"{protocol} goes by validation data, and the data have no validation split",
-            "set data.val_fraction, for example to 0.1, or choose another protocol",
-        )
+        problem = f"{protocol} goes by validation data, and the data have none"
+        raise Conflict("protocol", problem, f"{_SET_VAL}, or choose another protocol")
     names = [str(net) for net in plan.nets]
     warning = method.warning(plan.training, data, {})
     return [
@@ -100,6 +92,9 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         *_check_batches(plan.training, names, nets, context.nets, data),
         *_check_shared(method, plan, context),
     ]
+
+
+_SET_VAL = "set data.val_fraction, for example to 0.1"
 
 
 def _check_warmup(plan: Plan) -> list[str]:
@@ -137,10 +132,8 @@ def check_names(method: type) -> None:
             swapped = in_order.get(tuple(sorted(name.split("_"))))  # such as client_init
             near = swapped or closest_name(name, known, MIN_SIMILARITY)
             if near is not None and not name.startswith("_"):
-                raise Unknown(
-                    f"{cls.__name__}.{name}",
-                    f"is nothing that rayfl calls; did you mean {near}? If not, begin it with an underscore",
-                )
+                problem = f"is nothing that rayfl calls; did you mean {near}?"
+                raise Unknown(f"{cls.__name__}.{name}", problem, "If not, begin it with an underscore")
 
 
 def _check_validation(method: Method, data: FederatedData) -> list[str]:
@@ -151,14 +144,11 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
         return []
     name, so_many = type(method).__name__, f"({len(without)} such clients)"
     if method.facts.validation == "needed":
-        raise Conflict(
-            f"client {without[0]}",
-            f"has no validation data {so_many}, and {name} goes by those of every client",
-            "set data.val_fraction, for example to 0.1, or use fewer clients or another partition",
-        )
+        problem = f"has no validation data {so_many}, and {name} goes by those of every client"
+        raise Conflict(f"client {without[0]}", problem, f"{_SET_VAL}, or use fewer clients")
     return [
         f"{name} goes by validation data where a client has some, and by training data otherwise; client "
-        f"{without[0]} has none {so_many}: set data.val_fraction, for example to 0.1"
+        f"{without[0]} has none {so_many}: {_SET_VAL}"
     ]
 
 
@@ -166,18 +156,11 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
     """Refuse clients that never train if they cannot be scored or adapted to."""
     for i, samples in enumerate(data.counts("test")[data.seen :], data.seen):
         if method.overrides("adapt") and not nets[i % len(nets)].has_batch_norm:
-            raise Conflict(
-                "net",
-                f"has no BatchNorm, by whose statistics {type(method).__name__} adapts to clients that never "
-                "train",
-                "use a net with BatchNorm, such as CNNB",
-            )
+            problem = f"has no BatchNorm, by which {type(method).__name__} adapts to clients that never train"
+            raise Conflict("net", problem, "use a net with BatchNorm, such as CNNB")
         if samples < LEAST_TEST:
-            raise BadData(
-                "unseen",
-                f": client {i} has {samples} test samples, and needs at least {LEAST_TEST} to be adapted to: "
-                "use fewer clients",
-            )
+            problem = f": client {i} has {samples} test samples, and needs {LEAST_TEST} to be adapted to"
+            raise BadData("unseen", problem, "use fewer clients")
 
 
 def _check_headline(method: Method, protocol: Protocol, data: FederatedData, finetune: Finetune) -> None:
@@ -186,20 +169,14 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
     A method may lack the global view: tables list it without a headline.
     """
     if protocol.point.startswith("unseen") and not data.unseen:
-        raise Conflict(
-            "protocol.point",
-            f"is {protocol.point}, and all clients train: choose others, by --unseen DOMAIN or "
-            "--unseen_clients SHARE",
-        )
+        remedy = "choose others, by --unseen DOMAIN or --unseen_clients SHARE"
+        raise Conflict("protocol.point", f"is {protocol.point}, and all clients train", remedy)
     tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
     known = [*method.views, *tuned]
     if protocol.view not in {"personal", "global", *known}:
-        near, views = did_you_mean(protocol.view, known), ", ".join(known)
-        raise Unknown(
-            "protocol.view",
-            f"is {protocol.view}{near} {type(method).__name__} has {views}; "
-            f"{FINETUNED} needs finetune.epochs, and protocol.point after_aggregation or unseen",
-        )
+        near, there = did_you_mean(protocol.view, known), f"{type(method).__name__} has {', '.join(known)}"
+        needs = f"{FINETUNED} needs finetune.epochs, and protocol.point after_aggregation or unseen"
+        raise Unknown("protocol.view", f"is {protocol.view}{near} {there}; {needs}")
 
 
 def _check_batches(
@@ -215,20 +192,14 @@ def _check_batches(
     if not normed:
         return []
     if training.batch_size == 1:
-        raise Conflict(
-            "training.batch_size",
-            f"is 1, but {normed[0]} has BatchNorm, which needs at least 2 samples to a batch",
-            "use a larger batch_size or a net without BatchNorm",
-        )
+        problem = f"is 1, and {normed[0]} has BatchNorm, which needs 2 samples to a batch"
+        raise Conflict("training.batch_size", problem, "use a larger one, or a net without BatchNorm")
     of_normed = [(i, n) for i, n in enumerate(data.sizes) if of_all or nets[i % len(nets)].has_batch_norm]
     single = [i for i, n in of_normed if n == 1]
     if single and training.bn_single == "refuse":
         name = (of_all or [names[single[0] % len(names)]])[0]
-        raise Conflict(
-            f"client {single[0]}",
-            f"has one training sample ({len(single)} such clients), on which a net with BatchNorm ({name}) "
-            "cannot train: use fewer clients, another partition or --training.bn_single eval",
-        )
+        problem = f"has one training sample ({len(single)} such clients), and {name} has BatchNorm"
+        raise Conflict(f"client {single[0]}", problem, "use fewer clients, or --training.bn_single eval")
     few = [i for i, n in of_normed if 2 <= _last_batch(training, n) <= 3]
     if not few:
         return []
@@ -260,11 +231,8 @@ def _check_task(method: Method, data: FederatedData) -> None:
     kind, known = data.dataset.task.kind, method.facts.tasks
     if kind not in known:
         fitting = sorted(name for name, each in METHODS.items() if kind in each().facts.tasks)
-        raise Conflict(
-            "method",
-            f"is {method}, which is for {' and '.join(known)}, and the targets are {kind}",
-            f"choose one of {', '.join(fitting)}",
-        )
+        problem = f"is {method}, which is for {' and '.join(known)}, and the targets are {kind}"
+        raise Conflict("method", problem, f"choose one of {', '.join(fitting)}")
 
 
 def _last_batch(training: Training, samples: int) -> int:

@@ -36,11 +36,8 @@ def check_device(path: Path, device: str) -> None:
     """
     before = flatten_config(read_config(path)).get("engine.device", device)
     if before not in (device, "auto"):
-        raise Conflict(
-            path,
-            f"has been run on {before}, and would go on on {device}, which has other last bits",
-            f"allow that by --engine.device {device}, or give the options with which it ran on {before}",
-        )
+        problem = f"has been run on {before}, and would go on on {device}, which has other last bits"
+        raise Conflict(path, problem, f"allow that by --engine.device {device}, or give that of before")
 
 
 CohortChooser = Callable[[int], list[int]]
@@ -68,11 +65,8 @@ def checkpoint_to_resume(
     recorded = manifest.settings.get("code", {}) if manifest else {}
     other = changed_code(recorded, settings["code"])
     if other and not any_code:
-        raise Conflict(
-            path,
-            f"was run with other code: {', '.join(other)}",
-            "Restore it, allow it by --code changed, or start anew with another --output",
-        )
+        remedy = "Restore it, allow it by --code changed, or start anew with another --output"
+        raise Conflict(path, f"was run with other code: {', '.join(other)}", remedy)
     if other:
         warn(f"{path} goes on with other code than it had: {', '.join(other)}")
     before, here = (code.get("processor") for code in (recorded, settings["code"]))
@@ -107,22 +101,17 @@ def newest_checkpoint(
     def trained(manifest: Manifest) -> set[int]:
         checkpoints.check_settings(manifest, settings)
         if len(rounds) < manifest.round:
-            raise Damaged(
-                path / METRICS,
-                f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}",
-            )
+            ends = f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}"
+            raise Damaged(path / METRICS, ends)
         return set[int]().union(*({*ids} - dropped for ids, dropped in rounds[: manifest.round]))
 
     manifest, damage = checkpoints.newest_intact(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
     if manifest and cohort and cohort(manifest.round - 1) != rounds[manifest.round - 1][0]:
-        raise BadCode(
-            "sampling",
-            f"chooses other clients for round {manifest.round - 1} than {path} has",
-            "it must not go by what a callback tells it, nor by `rounds` without `uses_rounds`; other code "
-            "is allowed by --code changed",
-        )
+        problem = f"chooses other clients for round {manifest.round - 1} than {path} has"
+        remedy = "it must not go by callbacks, nor by `rounds` without `uses_rounds`; or allow --code changed"
+        raise BadCode("sampling", problem, remedy)
     return manifest
 
 

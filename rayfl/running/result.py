@@ -13,7 +13,16 @@ if TYPE_CHECKING:  # imported when they are used: a run should not wait for them
 
 
 class Result(RunRecords):
-    """The records of a run, finished or not, with its models and its pictures."""
+    """The records of a run, finished or not, with its models and its pictures.
+
+    Examples:
+        >>> from rayfl import Result
+        >>> result = Result.load("runs/first")
+        >>> result.complete
+        True
+        >>> result.clients.query("view == 'personal'").groupby("client")["figure"].max().index.tolist()
+        [0, 1, 2, 3]
+    """
 
     @property
     def models(self) -> Models:

@@ -29,6 +29,15 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
         data: whether the data are loaded again, from where the run had them. Without them models predict and
             leave as files just the same, and ``Models.batch`` has nothing to give. A method with
             ``personalise`` needs them in any case.
+
+    Examples:
+        >>> import torch
+        >>> from rayfl import load_models
+        >>> models = load_models("runs/first")
+        >>> models
+        Models of 4 clients after 3 rounds: personal, global
+        >>> models.scores(2, torch.zeros(5, 3, 32, 32))["personal"].shape
+        torch.Size([5, 10])
     """
     run = recorded_settings(RunSettings, folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")

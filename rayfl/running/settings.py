@@ -149,12 +149,8 @@ class RunSettings(Settings, place=""):
         if self.net == []:
             raise BadValue("net", "is []", "it must be a net, or a list of at least one")
         if type(self.protocol) not in PROTOCOLS.values():
-            raise BadValue(
-                "protocol",
-                f"is a {type(self.protocol).__name__}",
-                f"it must be one of {', '.join(PROTOCOLS)}, with options as you like, because reports know "
-                "no others",
-            )
+            known = f"it must be one of {', '.join(PROTOCOLS)}: reports know no others"
+            raise BadValue("protocol", f"is a {type(self.protocol).__name__}", known)
         if (drawn := self.unseen_clients) is not None:
             if drawn > 1 and drawn % 1:
                 raise BadValue("unseen_clients", f"is {drawn:g}", "give a share below 1, or a whole number")
@@ -328,12 +324,10 @@ class RunSettings(Settings, place=""):
         self._check_recorded()
         check_loggers(self.loggers)
         if self.eval_clients is not None and self.protocol.point != "after_aggregation":
-            raise Conflict(
-                "eval_clients",
-                f"is {self.eval_clients:g}, which chooses who is scored after aggregation, and the protocol "
-                f"reports {self.protocol.point}, when all are scored",
-                "leave it out, or set protocol.point=after_aggregation",
+            problem = (
+                f"is {self.eval_clients:g}, and all are scored at the protocol's point, {self.protocol.point}"
             )
+            raise Conflict("eval_clients", problem, "leave it out, or set protocol.point=after_aggregation")
         checks.check_names(type(self.sampling))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
@@ -343,18 +337,14 @@ class RunSettings(Settings, place=""):
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
         settled = replace(self, clients=len(data)).with_noise(data.seen)
         warnings = checks.check_run(settled.plan(), self.protocol, data)
-        if (given := settled.guarantee(data.seen, self.rounds)) and given[0] is None:
-            warnings.append(f"transforms: {type(self.private).__name__}, and {given[1]}")
-        if self.protocol.patience and self.sampling.uses_rounds:
-            warnings.append(
-                f"protocol.patience is {self.protocol.patience}: a run that ends early lacks the last round, "
-                "in which sampling chooses others"
-            )
-        if self.protocol.patience and not self.eval_every:
-            warnings.append(
-                f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
-                "no run ends early"
-            )
+        if (promise := settled.guarantee(data.seen, self.rounds)) and promise[0] is None:
+            warnings.append(f"transforms: {type(self.private).__name__}, and {promise[1]}")
+        if patience := self.protocol.patience:
+            given = f"protocol.patience is {patience}"
+            if self.sampling.uses_rounds:
+                warnings.append(f"{given}: a run that ends early lacks the last round, which sampling counts")
+            if not self.eval_every:
+                warnings.append(f"{given}, and eval_every is 0: without evaluations no run ends early")
         return warnings
 
     def _check_recorded(self) -> None:
@@ -363,11 +353,9 @@ class RunSettings(Settings, place=""):
             found = build_object(RunSettings, flatten_settings(parse_yaml(dump_config(self))))
             one, other = config_of(self), config_of(found)
             if repr(one) != repr(other):
-                name = [
-                    *differing_keys(flatten_config(one), flatten_config(other)),
-                    *differing_keys(one, other),
-                ][0]
-                was, became = (short_repr(flatten_config(each).get(name)) for each in (one, other))
+                flat = [flatten_config(each) for each in (one, other)]
+                name = [*differing_keys(*flat), *differing_keys(one, other)][0]
+                was, became = (short_repr(each.get(name)) for each in flat)
                 advice = "give an object (CNNB(), not 'CNNB'), and let an __init__ keep what it is given"
                 raise BadCode(name, f"is {was}, and {became} after it has been read", advice)
 

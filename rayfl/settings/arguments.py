@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -155,12 +159,13 @@ def bounds_of(kind: Any) -> list[str]:
 @cache
 def arguments_of(cls: type) -> dict[str, Any]:
     """Return the arguments of a class and their types; Any for ``*args`` and ``**kwargs``."""
+    typed = getattr(cls.__init__, "__wrapped__", None)  # type: ignore[misc]  # what help() shows has no types
+    made_by = typed.__get__(cls) if typed else cls
     try:
-        parameters = inspect.signature(cls, eval_str=True).parameters
+        parameters = inspect.signature(made_by, eval_str=True).parameters
     except NameError:  # a name that only type checkers import
-        parameters = inspect.signature(cls).parameters
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # annotated for each value
-    return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
+        parameters = inspect.signature(made_by).parameters
+    return {name: Any if "VAR_" in p.kind.name else p.annotation for name, p in parameters.items()}
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
@@ -168,6 +173,47 @@ def defaults_of(cls: type) -> dict[str, Any]:
     made = fields(cls) if is_dataclass(cls) else ()
     found = {p.name: p.default for p in inspect.signature(cls).parameters.values()}
     return found | {f.name: f.default_factory() for f in made if f.default_factory is not MISSING}
+
+
+def argument_texts(thing: Any) -> dict[str, str]:
+    """Return what a docstring says of each argument, as it stands in the source."""
+    listed = inspect.cleandoc(str(vars(thing).get("__doc__") or thing.__doc__)).partition("Args:")[2]
+    found = re.findall(r"^    (\w+): (?!see )(.*(?:\n        .*)*)", listed, re.M)
+    return {name: re.sub(r":\w+:`(.*?)`", r"\1", text) for name, text in found}
+
+
+def texts_of(cls: type) -> dict[str, str]:
+    """Return the text below each option in the source of a class and of its base classes, or in its Args."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        found |= dict(_option_texts(base)) or argument_texts(base)
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def _option_texts(cls: type) -> Iterator[tuple[str, str]]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError, ValueError):  # the source is not available
+        return
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    for field, text in itertools.pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, words
+
+
+class DocWithOptions(str):
+    """The docstring of a class, to which its options are added when somebody asks for it."""
+
+    def __get__(self, thing: object, cls: type) -> str:
+        """Return the docstring, with ``Args`` at its end if there are options and it does not have them."""
+        text, texts, options = inspect.cleandoc(self), texts_of(cls), []
+        for (name, kind), default in zip(arguments_of(cls).items(), defaults_of(cls).values()):
+            facts = [describe_type(kind), *filter(None, bounds_of(kind))]
+            facts += [] if default is inspect.Parameter.empty else [f"default: {default!r}"]
+            said = f"{name}: {texts.get(name, '')} ({'; '.join(facts)})"
+            options.append(textwrap.fill(said, 100, initial_indent="    ", subsequent_indent=" " * 8))
+        return "\n".join([text, "", "Args:", *options]) if options and "Args:" not in text else text
 
 
 def union_members(kind: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
@@ -21,7 +22,13 @@ from typing import Any, ClassVar, dataclass_transform
 from annotated_types import Ge, Gt, Le, Lt
 
 from rayfl.errors import BadCode, Missing, Unknown, UserError
-from rayfl.settings.arguments import changed_arguments, convert_arguments, describe_object, to_pydantic_type
+from rayfl.settings.arguments import (
+    DocWithOptions,
+    changed_arguments,
+    convert_arguments,
+    describe_object,
+    to_pydantic_type,
+)
 from rayfl.system.own_code import is_own, keep_sources
 from rayfl.system.text import did_you_mean, one_line, short_repr
 
@@ -65,8 +72,12 @@ def _brief(value: Any) -> str:
     return one_line(short_repr(value))
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False)
-class Settings(DisplayMixin):
+class _Documented(ABCMeta):
+    __doc__ = vars(type)["__doc__"]  # not that of ABCMeta, which would hide those of classes from help()
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+class Settings(DisplayMixin, metaclass=_Documented):
     """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
     protocols.
 
@@ -77,6 +88,14 @@ class Settings(DisplayMixin):
     so on are none either.
 
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
+
+    Examples:
+        >>> from rayfl.methods import FedProx
+        >>> FedProx(mu=0.1)
+        FedProx(mu=0.1)
+        >>> FedProx(mu=-1)
+        Traceback (most recent call last):
+        rayfl.errors.BadValue: method.mu is -1: it must be at least 0
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold; another one replaces them
@@ -84,6 +103,7 @@ class Settings(DisplayMixin):
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
+        text = cls.__doc__
         super().__init_subclass__(**options)
         if is_own(cls):
             keep_sources()
@@ -103,6 +123,7 @@ class Settings(DisplayMixin):
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
             problem = f"would be no new default, because {owner.__name__} has an __init__ of its own"
             raise BadCode(f"{cls.__name__}.{hidden.pop()}", problem, f"give {cls.__name__} one, too")
+        cls.__doc__ = DocWithOptions(text or f"{cls.__name__}.")
 
 
 def _refuse_change(self: Settings, name: str, value: Any) -> None:
@@ -154,6 +175,8 @@ def _with_checks(cls: Any, of_settings: bool = False) -> Any:
         bound.arguments |= convert_arguments(cls, own, cls._place)
         init(*bound.args, **bound.kwargs)
 
+    shown = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    init_with_checks.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # for help()
     if of_settings:
         init_with_checks.of_settings = True  # type: ignore[attr-defined]
     return init_with_checks

@@ -96,18 +96,12 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
     if isinstance(value, RawText):
         value = parse_word(value, kind, place)
     if base is None:
-        if given:
-            below = _join_names(place, next(iter(given)))
-            if value is _ABSENT:
-                raise Unknown(below, f"is no option; did you mean {place}?")
-            raise Conflict(below, f"is no option: {place} is {short_repr(value)}")
-        return value
-    if isinstance(value, list) and any(get_origin(each) is list for each in union_members(kind)):
-        if given:
-            raise Conflict(
-                place, f"is a list, and {_join_names(place, next(iter(given)))} is given beside it"
-            )
-        inner = next(get_args(each)[0] for each in union_members(kind) if get_origin(each) is list)
+        if value is _ABSENT:
+            raise Unknown(_join_names(place, next(iter(given))), f"is no option; did you mean {place}?")
+        return _without_options(value, given, place)
+    inner = next((get_args(each)[0] for each in union_members(kind) if get_origin(each) is list), None)
+    if isinstance(value, list) and inner is not None:
+        _without_options(value, given, place)
         return [_build_argument(cls, name, inner, {"": each}, place) for each in value]
     if isinstance(value, Mapping):
         value, given = _open_mapping(value, given, place)
@@ -116,16 +110,25 @@ def _build_argument(cls: type, name: str, kind: Any, given: DottedSettings, plac
     if value is _ABSENT or (value is None and NoneType in union_members(kind)):
         made: Any = _default_class(cls, name, base, place)
     elif isinstance(value, str):
-        made = find_settings_class(base, value, place, also_text=str in union_members(kind))
+        try:
+            made = find_settings_class(base, value, place)
+        except UserError:
+            if "." not in value or str not in union_members(kind):
+                raise
+            made = value  # the code that builds the net reports what is wrong with its path
     else:
         made = value
     if not (isinstance(made, type) and issubclass(made, base)):
-        if given:
-            raise Conflict(
-                _join_names(place, next(iter(given))), f"is no option: {place} is {short_repr(made)}"
-            )
-        return made
+        return _without_options(made, given, place)
     return build_object(made, given, place)
+
+
+def _without_options(value: Any, given: DottedSettings, place: str) -> Any:
+    """Return a value that has no options; refuse those that are given."""
+    if given:
+        below = _join_names(place, next(iter(given)))
+        raise Conflict(below, f"is no option: {place} is {short_repr(value)}")
+    return value
 
 
 def _open_mapping(value: Mapping[Any, Any], given: DottedSettings, place: str) -> tuple[Any, DottedSettings]:
@@ -154,14 +157,13 @@ def _default_class(cls: type, name: str, base: type, place: str) -> type:
     return base
 
 
-def find_settings_class(base: type[Settings], name: str, place: str, also_text: bool = False) -> Any:
+def find_settings_class(base: type[Settings], name: str, place: str) -> Any:
     """Return the class of a name: one of rayfl's own, or one of the user's by its import path.
 
     Args:
         base: its base class.
         name: the name.
         place: the setting that has it.
-        also_text: whether to return the name itself where there is no such class.
 
     Raises:
         UserError: no subclass of the base has this name.
@@ -174,31 +176,24 @@ def find_settings_class(base: type[Settings], name: str, place: str, also_text: 
         raise BadValue(place, f"is {short_repr(name)}", "it must map options to values")
     if short in own:
         return own[short]
-    if name.startswith("rayfl.") and not also_text:
+    if name.startswith("rayfl."):
         raise BadValue(place, f"is {name}, which cannot be used here", _class_choices(base))
     if "." not in name:
         raise Unknown(place, f"is {short_repr(name)}{did_you_mean(short, own)} {_class_choices(base)}")
     try:
         found = import_by_path(name)
     except ModuleNotFoundError as error:
-        if also_text:
-            return name
         raise Missing(
             place,
             f"is {name}: {error}. Set PYTHONPATH to the folder that has it; run, table, tune and export also "
             "look in the current folder",
         ) from error
     except (UserError, ImportError, AttributeError) as error:
-        if also_text:  # the code that builds the net reports it
-            return name
         raise BadValue(place, f"is {name}: {error}") from error
-    if isinstance(found, type) and issubclass(found, base):
-        if inspect.isabstract(found):
-            raise BadValue(place, f"is {name}, which is abstract", _class_choices(base))
-        return found
-    if also_text:
-        return name
-    raise BadValue(place, f"is {name}", f"it must be a {base.__name__}. {_class_choices(base)}")
+    if not isinstance(found, type) or not issubclass(found, base) or inspect.isabstract(found):
+        needed = f"it must be a {base.__name__} that is not abstract. {_class_choices(base)}"
+        raise BadValue(place, f"is {name}", needed)
+    return found
 
 
 def _class_choices(base: type) -> str:

@@ -57,9 +57,8 @@ def check_memory(size: float, what: str, advice: str) -> None:
     from rayfl.errors import Shortage  # not before an actor keeps searches for garbage off
 
     if size > (free := available_memory()):
-        raise Shortage(
-            "", f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free", advice
-        )
+        problem = f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free"
+        raise Shortage("", problem, advice)
 
 
 @contextlib.contextmanager

@@ -550,6 +550,12 @@ def check_method(
 
     Raises:
         AssertionError: a sentence with the method, the check and the problem.
+
+    Examples:
+        >>> from rayfl.methods import FedProx
+        >>> from rayfl.testing import check_method
+        >>> check_method(FedProx(mu=0.5), only=["resumes"])
+        {}
     """
     subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
     checks = _checks_to_make(subject, only)

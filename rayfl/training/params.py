@@ -21,6 +21,13 @@ class Params(Mapping[str, Tensor]):
         tensors: name -> tensor.
         train_names: the names that training changes by gradient; the rest are buffers.
         live: true only for the private working copy inside a fit, which alone may run in train mode.
+
+    Examples:
+        >>> import torch
+        >>> from rayfl.training import Params
+        >>> weights = Params({"w": torch.tensor([3.0, 4.0])}, frozenset({"w"}))
+        >>> weights.norm(), (weights - 0.5 * weights).tensors
+        (tensor(5.), {'w': tensor([1.5000, 2.0000])})
     """
 
     __slots__ = ("_nbytes", "live", "tensors", "train_names")

@@ -15,6 +15,11 @@ class Schedule(Value, ABC, place="training.schedule"):
 
     Attributes:
         uses_rounds: whether ``factor`` uses the number of rounds; such a run cannot be resumed with another.
+
+    Examples:
+        >>> from rayfl.training import Exponential
+        >>> [Exponential(decay=0.5, warmup=1).at(round, rounds=4) for round in range(4)]
+        [0.5, 0.5, 0.25, 0.125]
     """
 
     uses_rounds: ClassVar[bool] = False

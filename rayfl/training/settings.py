@@ -17,7 +17,15 @@ _SGD, _CONSTANT = SGD(), Constant()
 
 
 class Training(Value, place="training"):
-    """Settings of local training."""
+    """Settings of local training.
+
+    Examples:
+        >>> from rayfl import Training
+        >>> from rayfl.training import Exponential
+        >>> training = Training(epochs=2, lr=0.1, schedule=Exponential(decay=0.5))
+        >>> [training.lr_at(round, rounds=3) for round in range(3)]
+        [0.1, 0.05, 0.025]
+    """
 
     _fixed = True
 

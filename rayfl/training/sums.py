@@ -388,6 +388,12 @@ def weighted_mean(
 
     Raises:
         BadCode: the weights are not one for each payload, or not as said above; or structures differ.
+
+    Examples:
+        >>> import torch
+        >>> from rayfl.training import weighted_mean
+        >>> weighted_mean([torch.tensor([1.0, 0.0]), torch.tensor([5.0, 4.0])], weights=[3, 1])
+        tensor([2., 1.])
     """
     if isinstance(items, Mapping):
         if not isinstance(weights, Mapping) or weights.keys() != items.keys():

@@ -7,7 +7,7 @@ rate, and what its method's own tune space searches first. The best point is the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from rayfl.errors import BadData, UserError
 from rayfl.federation import federation_of
+from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Table, shipped_folder, slug_of
 from rayfl.randomness import numpy_generator
 from rayfl.record.history import SWEEP, TUNED, TUNING, engine_lines
@@ -70,25 +71,16 @@ def tuned_column(column: str) -> str:
     return f"{column}{TUNED}"
 
 
-def space_of_cell(
-    table: Table,
-    row: str,
-    column: str,
-    points: int,
-    settings: DottedSettings,
-    values: Mapping[str, Sequence[Any]],
-) -> Space:
+def space_of_cell(table: Table, cell: Job, points: int, values: Mapping[str, Sequence[Any]]) -> Space:
     """Return what is searched for a cell: the cell as it is, and other points, drawn without repetition.
 
     Args:
         table: of the cell.
-        row: of the cell.
-        column: of the cell.
+        cell: with any seed.
         points: how many are tried; fewer where there are no more.
-        settings: of the cell.
         values: what is tried of each setting, see :func:`values_of_cell`.
     """
-    base = with_absolute_root({key: value for key, value in settings.items() if key != "cell"})
+    base = with_absolute_root({key: value for key, value in cell.settings.items() if key != "cell"})
     federation, tried = federation_of(base), {AS_IT_IS: DottedSettings()}
     every = [dict(zip(values, point)) for point in product(*values.values())]
     for place in numpy_generator(0, "points of a cell").permutation(len(every)):
@@ -99,24 +91,24 @@ def space_of_cell(
             if config_of(federation_of(merge_layers(base, point))) != config_of(federation):
                 tried[", ".join(f"{key}={display_value(value)}" for key, value in point.items())] = point
     return Space(
-        sweep=slug_of(f"{table.name}-{row}-{column}"),
-        title=f"{table.title}: {row}, {column}",
+        sweep=slug_of(f"{table.name}-{cell.row}-{cell.column}"),
+        title=f"{table.title}: {cell.row}, {cell.column}",
         base=base,
-        base_name=column,
+        base_name=cell.column,
         search=((Dimension("point", "grid_search", tuple(tried), tried),),),
         scheduler={"name": "asha", "grace_period": max(1, federation.rounds // 9), "reduction_factor": 3},
         seeds=(next(seed for seed in range(SEED, SEED + 2_000) if seed not in table.seeds),),
     )
 
 
-def values_of_cell(table: Table, row: str, column: str, settings: DottedSettings) -> dict[str, list[Any]]:
+def values_of_cell(table: Table, cell: Job) -> dict[str, list[Any]]:
     """Return what is tried of each setting: learning rates, and what the first search of the method's own
     tune space has that the row leaves open.
     """
-    rate = federation_of(settings).training.lr
+    rate = federation_of(cell.settings).training.lr
     found: dict[str, list[Any]] = {"training.lr": [float(f"{rate * factor:.6g}") for factor in FACTORS]}
-    file = shipped_folder("tune_spaces") / f"{class_name(str(settings['method'])).lower()}.yaml"
-    named = table.rows[row].settings | table.rows[row].at.get(column, {})
+    file = shipped_folder("tune_spaces") / f"{class_name(str(cell.settings['method'])).lower()}.yaml"
+    named = table.rows[cell.row].settings | table.rows[cell.row].at.get(cell.column, {})
     for each in Space.load(file).search[0] if file.is_file() else ():
         if each.key.startswith("method.") and each.key not in named:
             found[each.key] = list(each.values)
@@ -125,7 +117,7 @@ def values_of_cell(table: Table, row: str, column: str, settings: DottedSettings
 
 def tune_cells(
     table: Table,
-    cells: Mapping[tuple[str, str], DottedSettings],
+    cells: Collection[Job],
     points: int,
     output: Path,
     code: Literal["changed"] | None,
@@ -135,51 +127,40 @@ def tune_cells(
 
     Args:
         table: of the cells.
-        cells: row and column -> settings.
+        cells: each with any seed.
         points: how many are tried for each cell.
         output: the folder of the table.
         code: see :func:`rayfl.tune.sweep.run`.
         console: for the output.
     """
     made = {(each.row, each.column): each for each in read_choices(output)}
-    for (row, column), settings in cells.items():
-        values = values_of_cell(table, row, column, settings)
-        space = space_of_cell(table, row, column, points, settings, values)
-        if (row, column) in made and made[row, column].space == space.result_settings:
+    for cell in cells:
+        values = values_of_cell(table, cell)
+        space, place = space_of_cell(table, cell, points, values), (cell.row, cell.column)
+        if place in made and made[place].space == space.result_settings:
             continue
-        folder = output / "tuning" / slug_of(row) / slug_of(column)
-        found = _tune_cell(space, values, row, column, folder, code, console)
-        if found is None:
+        folder = output.joinpath("tuning", *map(slug_of, place))
+        done = sweep.run(space, folder, resume=(folder / SWEEP).is_file(), code=code, console=console)
+        if not done.complete:
             return False
-        made[row, column] = found
+        made[place] = _tuned_cell(cell, space, values, done)
         content = [asdict(made[each]) for each in product(table.rows, table.columns) if each in made]
         write_file(output / TUNING, json.dumps(content, indent=1) + "\n")
     return True
 
 
-def _tune_cell(
-    space: Space,
-    values: dict[str, list[Any]],
-    row: str,
-    column: str,
-    folder: Path,
-    code: Literal["changed"] | None,
-    console: Console,
-) -> TunedCell | None:
-    """Search a cell, or go on with its search; None: it was told to stop."""
-    begun = (folder / SWEEP).is_file()
-    done = sweep.run(space, folder, resume=begun, code=code, console=console)
-    if not done.complete:
-        return None
+def _tuned_cell(
+    cell: Job, space: Space, values: Mapping[str, Sequence[Any]], done: sweep.SweepResult
+) -> TunedCell:
     if not done.best.points:
         why = next(iter(done.failed.values()), "none has a score on validation data")
-        raise BadData(f"row {row!r}, column {column!r}", f": no point can be chosen: {why}")
+        raise BadData(f"row {cell.row!r}, column {cell.column!r}", f": no point can be chosen: {why}")
     best = done.best.points[0]
     chosen = space.search[0][0].bundles[best.point.values["point"]]
     lines = [line for result in done.results for run in result.folders for line in engine_lines(run)]
     return TunedCell(
-        row,
-        column,
+        cell.row,
+        cell.column,
         space.result_settings,
         chosen,
         [_chosen_text(key, chosen[key], tried) for key, tried in values.items() if key in chosen],
@@ -205,6 +186,7 @@ def read_choices(output: Path) -> list[TunedCell]:
 
 def with_choices(table: Table, choices: Sequence[TunedCell]) -> Table:
     """Return a table with a tuned column beside every one of which cells are tuned."""
+    choices = [each for each in choices if each.row in table.rows and each.column in table.columns]
     columns: dict[str, DottedSettings] = {}
     for name, settings in table.columns.items():
         columns[name] = settings

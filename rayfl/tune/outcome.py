@@ -176,7 +176,11 @@ class BestPoints:
 
     def group_name(self, group: Sequence[PointResult]) -> str:
         """Return the settings that the points of a group share, for display; empty if there is one group."""
-        return ", ".join(_in_common(key, group[0].point.values[key]) for key in self.keys)
+        shared = {key: group[0].point.values[key] for key in self.keys}
+        return ", ".join(
+            value if isinstance(value, str) else f"{key.rpartition('.')[2]}={display_value(value)}"
+            for key, value in shared.items()
+        )
 
     def caption(self) -> str | None:
         """Return what the star in the table means, or why there is none."""
@@ -200,7 +204,7 @@ def points_table(space: Space, results: Sequence[PointResult], best: BestPoints)
     for head in sheet.heads[1:]:
         table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
     for row in sheet.rows:
-        cells = [cell.text + " *" * cell.best if isinstance(cell, SheetCell) else cell for cell in row[1:]]
+        cells = [cell if isinstance(cell, str) else cell.text + " *" * bool(cell.rank) for cell in row[1:]]
         table.add_row(*cells, style="bold" if cells[-1].endswith(" *") else None)
     table.caption, table.caption_justify = best.caption(), "left"
     return table
@@ -221,15 +225,15 @@ def points_sheet(
     keys, kind = (results[0].point.values, results[0].kind) if results else ({}, ACCURACY)
     stars, rows = best.points, list[Row]()
     for r in results:
-        starred, (test, deviation) = any(r is star for star in stars), mean_and_std(r.tests)
+        rank, (test, deviation) = "best" * any(r is star for star in stars), mean_and_std(r.tests)
         rows.append(
             [
                 SheetCell(str(r.number), r.number, href=link(r.folders[0], home) if r.folders else ""),
                 *map(_value_cell, r.point.values.values()),
                 count_cell(len(r.seeds)),
                 SheetCell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-                SheetCell(r.score_text(metric), r.score, best=starred),
-                SheetCell(r.kind.shown(test, deviation), test, best=starred),
+                SheetCell(r.score_text(metric), r.score, rank=rank),
+                SheetCell(r.kind.shown(test, deviation), test, rank=rank),
             ]
         )
     figures = f"validation {compared(metric, kind).name}", f"test {kind.title}"
@@ -253,14 +257,7 @@ def table_of(results: Sequence[PointResult], best: BestPoints) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=[*keys, "seeds", "rounds", *figures, "best"])
 
 
-def write_points(results: Sequence[PointResult], best: BestPoints, path: Path) -> None:
-    """Write the table of all points."""
-    table = table_of(results, best)
-    table = table.map(lambda value: csv_cell(json.dumps(value) if isinstance(value, list | dict) else value))
-    write_file(path, table.rename(columns=csv_cell).to_csv(index=False))
-
-
-# ---- the best point
+# ---- files
 
 
 def write_best(space: Space, best: PointResult, name: str, among: str, path: Path) -> None:
@@ -295,36 +292,30 @@ def write_best(space: Space, best: PointResult, name: str, among: str, path: Pat
     write_file(path, text)
 
 
-def write_all_best(space: Space, best: BestPoints, output: Path) -> list[Path]:
-    """Write ``best.yaml``, or ``best-<setting>.yaml`` for each setting of the data; return the paths."""
-    paths: list[Path] = []
+def write_all(space: Space, results: Sequence[PointResult], best: BestPoints, output: Path) -> list[Path]:
+    """Write all files of a finished sweep but its page; return their paths.
+
+    These are the table of all points, and ``best.yaml``, or one file for each setting of the data.
+    """
+    paths = [output / POINTS_FILE]
+    table = table_of(results, best)
+    table = table.map(lambda value: csv_cell(json.dumps(value) if isinstance(value, list | dict) else value))
+    write_file(paths[0], table.rename(columns=csv_cell).to_csv(index=False))
+    (output / BEST_FILE).unlink(missing_ok=True)  # of an earlier session, which could choose another point
     for index, (group, point) in enumerate(best.groups):
         if point is None:
             continue
-        among, own = f"{len(group)} points of the sweep {space.sweep}", f"{space.sweep}_best"
-        path = output / BEST_FILE
+        among, own, file = f"{len(group)} points of the sweep {space.sweep}", f"{space.sweep}_best", BEST_FILE
         if len(best.groups) > 1:
             common = best.group_name(group)
             place = slug_of(common) or str(index)
             if output / f"best-{place}.yaml" in paths:  # values may differ only in digits that are not shown
                 place += f"-{index}"
             among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
-            path = output / f"best-{place}.yaml"
-        write_best(space, point, own, among, path)
-        paths.append(path)
-    if output / BEST_FILE not in paths:
-        (output / BEST_FILE).unlink(missing_ok=True)  # an earlier session could choose a point
+            file = f"best-{place}.yaml"
+        paths.append(output / file)
+        write_best(space, point, own, among, paths[-1])
     return paths
-
-
-def _in_common(key: str, value: Any) -> str:
-    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={display_value(value)}"
-
-
-def write_all(space: Space, results: Sequence[PointResult], best: BestPoints, output: Path) -> list[Path]:
-    """Write all files of a finished sweep but its page; return their paths."""
-    write_points(results, best, output / POINTS_FILE)
-    return [output / POINTS_FILE, *write_all_best(space, best, output)]
 
 
 def _value_cell(value: Any) -> SheetCell | str:

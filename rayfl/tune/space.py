@@ -10,7 +10,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,12 +23,10 @@ from rayfl.federation import federation_of
 from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import (
     Table,
-    YamlText,
-    check_file_kind,
     check_seeds,
     folder_name,
     is_table,
-    on_one_line,
+    read_file_of,
     slug_of,
 )
 from rayfl.record.checks import Cell
@@ -39,7 +38,7 @@ from rayfl.settings.description import LOCATION_SETTINGS, RESUMABLE, changes_dat
 from rayfl.settings.reader import DottedSettings, build_object, flatten_settings, merge_layers
 from rayfl.settings.yaml_file import read_mapping
 from rayfl.system.files import explain_read_errors, read_json, write_file
-from rayfl.system.text import one_line
+from rayfl.system.text import one_line, short_repr
 
 SearchKind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
 Mode = Literal["max", "min"]
@@ -49,6 +48,20 @@ MOST_TRIALS = 2000
 """Trials of a sweep: each is a federation, and checking its settings takes about a second."""
 PAUSING = ("hyperband", "bohb")
 """Schedulers that pause trials, and resume them when others have as many rounds."""
+
+RANGES: dict[str, tuple[str, Callable[..., bool]]] = {
+    "uniform": ("[LOW, HIGH], the lower end first", lambda low, high: low < high),
+    "loguniform": ("[LOW, HIGH], the lower end first and above 0", lambda low, high: 0 < low < high),
+    "quniform": (
+        "[LOW, HIGH, STEP], the step above 0 and within the range",
+        lambda low, high, step: 0 < step <= high - low,
+    ),
+    "randint": (
+        "[LOW, HIGH], whole numbers of at most 64 bits, the lower end first",
+        lambda low, high: type(low) is type(high) is int and -(2**63) <= low < high < 2**63,
+    ),
+}
+"""Kind of a search in a range -> its values in words, and whether numbers are such values."""
 
 _CELL_KEYS = ("config", "row", "column")  # keys of the base that are no settings
 _SWEEP_KEYS = ("seed", "output", "resume", "cell", "search")  # settings that the sweep sets itself
@@ -73,6 +86,29 @@ class Dimension:
     values: tuple[Any, ...]
     bundles: Mapping[str, DottedSettings] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse settings that the sweep sets or that change no result, and what is no list or range."""
+        place = f"search.{self.key}"
+        for name in (self.key, *self._settings_inside):
+            if name in _SWEEP_KEYS:
+                raise Conflict(place, f"has {name!r}, which the sweep decides (seeds are in 'seeds')")
+            if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
+                raise Conflict(place, f"has {name!r}, which changes no result", "put it into base")
+        if self.is_listed:
+            wanted = "a list of values, none of them twice"
+            fits = 0 < len(self.values) == len({json.dumps(v, sort_keys=True) for v in self.values})
+        else:
+            wanted, is_range = RANGES[self.kind]
+            fits = False
+            with suppress(TypeError):  # more or fewer values than the kind has
+                fits = all(type(x) in (int, float) for x in self.values) and is_range(*self.values)
+        if not fits:
+            raise BadValue(place, f": {self.kind} is {short_repr([*self.values])}", f"it must be {wanted}")
+
+    @property
+    def _settings_inside(self) -> list[str]:
+        return [key for settings in self.bundles.values() for key in settings]
+
     @property
     def is_listed(self) -> bool:
         """Whether all values are listed."""
@@ -91,8 +127,7 @@ class Dimension:
     @property
     def changes_scoring(self) -> bool:
         """Whether points with different values cannot be compared: they are scored on different data."""
-        inside = [key for settings in self.bundles.values() for key in settings]
-        return any(map(_changes_scoring, inside or [self.key]))
+        return any(map(_changes_scoring, self._settings_inside or [self.key]))
 
     def settings(self, value: Any) -> DottedSettings:
         """Return the settings that a value means."""
@@ -183,30 +218,19 @@ class Space:
     def load(cls, path: str | Path) -> Space:
         """Read a tune space."""
         path = Path(path)
-        content = read_mapping(path, "tune space")
-        check_file_kind(path, content, "tune space")
+        content = read_file_of(path, "tune space")
         with error_context(path):
             made = {name: value for name, value in content.items() if value is not None}
-            made |= {
-                k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, YamlText)
-            }
-            made["seeds"] = check_seeds(made.get("seeds", (0,)))
-            made["scheduler"] = _read_scheduler(made.get("scheduler", "none"))
+            if isinstance(made.get("scheduler"), str):
+                made["scheduler"] = {"name": made["scheduler"]}
             made["at_once"] = None if made.get("at_once") == "auto" else made.get("at_once")
             if "base" in made:
                 made["base"], made["base_name"] = _read_base(path, made["base"])
             if search := made.get("search"):
                 made["search"] = tuple(map(_read_search, search if isinstance(search, list) else [search]))
-            space = build_object(cls, made)
             root = os.environ.get("RAYFL_DATA")
-            space = replace(
-                space,
-                sweep=folder_name("sweep", space.sweep),
-                title=on_one_line(space.title),
-                root=root and str(Path(root).absolute()),
-            )
-            space.check()
-        return space
+            space = build_object(cls, made | {"root": root and str(Path(root).absolute())})
+            return replace(space, sweep=folder_name("sweep", space.sweep))
 
     @classmethod
     def load_from_folder(cls, folder: Path) -> Space:
@@ -218,15 +242,9 @@ class Space:
                 content["search"] = [
                     [build_object(Dimension, one) for one in search] for search in content["search"]
                 ]
-                space = build_object(cls, content)
-                check_seeds(space.seeds)
-                _read_scheduler(space.scheduler)
-                for search in space.search:
-                    _read_search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
-                space.check()
+                return build_object(cls, content)
             except (UserError, KeyError, TypeError) as error:  # users do not write this file: it is damaged
                 raise ValueError(str(error)) from error
-        return space
 
     def save(self, folder: Path) -> None:
         """Write the tune space into the folder of its sweep."""
@@ -256,11 +274,6 @@ class Space:
         return list(dict.fromkeys(d.key for search in self.search for d in search if d.changes_scoring))
 
     @property
-    def has_draws(self) -> bool:
-        """Whether points are drawn."""
-        return any(d.is_drawn for search in self.search for d in search)
-
-    @property
     def point_count(self) -> int:
         """How many points there are, including repeated ones."""
         return sum(self.count_points(search) for _, search in self.searched_parts())
@@ -270,9 +283,12 @@ class Space:
         grid = math.prod(len(d.values) for d in search if not d.is_drawn)
         return grid * (self.samples if any(d.is_drawn for d in search) else 1)
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse options that exclude each other, and an empty search."""
-        if not self.search:
+        check_seeds(self.seeds)
+        if not isinstance(name := self.scheduler.get("name"), str):
+            raise BadValue("scheduler", "must be a name, or a mapping with a name")
+        if not all([self.search, *self.search]):
             raise Missing("search", "is missing", "a tune space must name what is searched")
         if (planned := self.point_count * len(self.seeds)) > MOST_TRIALS:
             raise Conflict(
@@ -281,7 +297,7 @@ class Space:
                 f"than {MOST_TRIALS:,}",
                 "search fewer values, or draw random points (samples)",
             )
-        name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
+        dimensions = [d for search in self.search for d in search]
         kind, chooses = ("searcher", self.searcher) if self.searcher else ("scheduler", name)
         if self.searcher is None and name == "none":
             return
@@ -306,13 +322,7 @@ class Space:
             raise Conflict("scheduler", f"{name} pauses trials, which at_once would count: leave at_once out")
 
     def with_changes(self, changes: Mapping[str, Any]) -> Space:
-        """Return the space with settings that win over the base; searched values win over them.
-
-        Keys of all searches are refused.
-        """
-        for key in changes:
-            if all(key in {d.key for d in search} for search in self.search):
-                raise Conflict(f"--{key}", "has no effect, because the tune space searches it: leave it out")
+        """Return the space with settings that win over the base; searched values win over them."""
         return replace(self, changes=self.changes | with_absolute_root(dict(changes)))
 
     def searched_parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
@@ -343,7 +353,8 @@ class Space:
                 point = self.point_of(config | {"search": number})
                 found.setdefault(point.name, point)
         for key, value in self.changes.items():
-            if all(point.settings.get(key) != value for point in found.values()):
+            searched = all(key in {d.key for d in search} for search in self.search)
+            if searched or all(point.settings.get(key) != value for point in found.values()):
                 why = "what the tune space searches replaces it in every point"
                 raise Conflict(f"--{key}", f"has no effect, because {why}", "leave it out")
         return list(found.values())
@@ -425,17 +436,15 @@ def _read_base(path: Path, content: Any) -> tuple[DottedSettings, str]:
     own = {str(key): value for key, value in content.items() if key not in _CELL_KEYS}
     if decided := [key for key in own if key in _SWEEP_KEYS]:
         raise Conflict(f"base.{decided[0]}", "is for the sweep to decide")
-    if "config" not in content:
-        if named := [key for key in _CELL_KEYS if key in content]:
-            raise Missing("base.config", f"must be given: base names a {named[0]}, and no table")
-        return with_absolute_root(merge_layers({}, own)), "base"
-    file = path.parent / str(content["config"])
-    if is_table(file):
+    file = path.parent / str(content["config"]) if "config" in content else None
+    if file is not None and is_table(file):
         settings = Table.load(file).asked_cell(content, own, "base.")
         column = settings.pop("cell")["column"]
         return with_absolute_root(settings), one_line(column)
-    if named := [key for key in ("row", "column") if key in content]:
-        raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
+    if named := [key for key in _CELL_KEYS[1:] if key in content]:
+        raise Missing("base.config", f"must be a table: base names a {named[0]} of one")
+    if file is None:
+        return with_absolute_root(own), "base"
     settings = flatten_settings(read_mapping(file, "configuration"), file.parent)
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SWEEP_KEYS}
     return with_absolute_root(merge_layers(kept, own)), one_line(file.stem)
@@ -449,65 +458,16 @@ def _read_search(content: Any) -> tuple[Dimension, ...]:
 
 def _read_dimension(key: str, content: Any) -> Dimension:
     kinds = get_args(SearchKind)
-    _check_decides(key, [key])
-    if isinstance(content, list):
-        content = {"grid_search": content}
+    content = {"grid_search": content} if isinstance(content, list) else content
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
-        raise BadValue(
-            f"search.{key}", f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
-        )
+        problem = f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
+        raise BadValue(f"search.{key}", problem)
     kind, what = next(iter(content.items()))
-    if kind in ("grid_search", "choice"):
-        return _read_listed(key, kind, what)
-    wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
-    if (
-        not isinstance(what, list)
-        or len(what) != 2 + (kind == "quniform")
-        or not all(type(x) in (int, float) for x in what)
-    ):
+    named = isinstance(what, dict) and kind not in RANGES and all(isinstance(v, dict) for v in what.values())
+    if not named and not isinstance(what, list):
+        example = "{grid_search: {code: {method.reg: code, method.lam: 0.5}}}"
         raise BadValue(
-            f"search.{key}", f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
+            f"search.{key}", f": {kind} must be a list, or map names to settings, such as {example}"
         )
-    low, high, *step = what
-    if kind == "randint" and not all(type(x) is int and -(2**63) <= x < 2**63 for x in what):
-        raise BadValue(f"search.{key}", ": the ends of randint must be whole numbers of at most 64 bits")
-    if not low < high or (kind == "loguniform" and low <= 0):
-        above = " above 0" if kind == "loguniform" else ""
-        raise BadValue(
-            f"search.{key}", f": {kind} is {what}", f"the lower end must lie{above} below the upper end"
-        )
-    if step and not 0 < step[0] <= high - low:
-        raise BadValue(f"search.{key}", f": {kind} is {what}: the step must be above 0 and within the range")
-    return Dimension(key, kind, tuple(what))
-
-
-def _check_decides(key: str, settings: Sequence[str]) -> None:
-    """Refuse settings that the sweep sets itself, and those that change no result."""
-    for name in settings:
-        if name in _SWEEP_KEYS:
-            raise Conflict(f"search.{key}", f"has {name!r}, which the sweep decides (seeds are in 'seeds')")
-        if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
-            raise Conflict(f"search.{key}", f"has {name!r}, which changes no result", "put it into base")
-
-
-def _read_listed(key: str, kind: SearchKind, what: Any) -> Dimension:
-    if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
-        bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
-        _check_decides(key, [k for settings in bundles.values() for k in settings])
-        return Dimension(key, kind, tuple(what), bundles)
-    if not isinstance(what, list) or not what:
-        raise BadValue(
-            f"search.{key}",
-            f": {kind} must be a list of values, or map names to settings, such as {{code: {{method.reg: "
-            "code, method.lam: 0.5}}",
-        )
-    if len({json.dumps(v, sort_keys=True) for v in what}) < len(what):
-        raise BadValue(f"search.{key}", f": {kind} has a value twice")
-    return Dimension(key, kind, tuple(what))
-
-
-def _read_scheduler(content: Any) -> dict[str, Any]:
-    content = {"name": content} if isinstance(content, str) else content
-    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        raise BadValue("scheduler", "must be a name, or a mapping with a name")
-    return {str(key): value for key, value in content.items()}
+    bundles = {str(name): {str(k): v for k, v in what[name].items()} for name in what} if named else {}
+    return Dimension(key, kind, tuple(what), bundles)

@@ -60,7 +60,6 @@ SCHEDULERS = {
 SEARCHER_PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
 SWEEP_OPTIONS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
 """Options of schedulers that the sweep sets."""
-TrialEnd = Literal["finished", "stopped", "failed"]
 QUIET_VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -137,11 +136,14 @@ def run(
             Result.load(summary.parent)
             read_summary(summary.parent)
     else:
-        refuse_used(output)
+        check_folder_kind(output, "sweep")
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
     points = space.example_points()
     federation = federation_of(points[0].settings)
-    own = federation.engine.address if isinstance(federation.engine, Ray) else None
-    Ray(address=address or own).check_address()
+    cluster = federation.engine if isinstance(federation.engine, Ray) else Ray()
+    cluster = replace(cluster, address=address or cluster.address)
+    cluster.check_address()
     if not resume:
         space = check_sweep(space, points)
         space.save(output)
@@ -152,17 +154,17 @@ def run(
         for path in chosen if code else ():
             path.unlink()
         rounds = max(point.rounds for point in points)
-        return _run_trials(space, output.absolute(), rounds, federation, address or own, console)
+        return _run_trials(space, output.absolute(), rounds, federation, cluster, console)
 
 
 def _run_trials(
-    space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
+    space: Space, output: Path, rounds: int, federation: Federation, asked: Ray, console: Console
 ) -> SweepResult:
     planned = space.point_count * len(space.seeds)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     shutil.rmtree(output / "tune", ignore_errors=True)  # an earlier session's, which is never read
     grids: list[tune.ResultGrid] = []
-    cluster = Cluster(address)
+    cluster = Cluster(asked.address)
     cluster.wait_until_up()
     try:
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -170,12 +172,12 @@ def _run_trials(
             ask_hosts({}, [node["NodeID"] for node in alive], ray.get)
         nodes = [node["Resources"] for node in alive]
         clients = federation.clients or len(federation.federated_data())
-        wait = wait_seconds(federation.engine.wait if isinstance(federation.engine, Ray) else "auto")
+        wait = wait_seconds(asked.wait)
         part = trial_resources(federation.engine, clients, nodes, planned, space.at_once, may_grow=wait > 0)
         code = code_of(point.settings for point in space.example_points())
         order = SweepContext(space, output, part.engine, tuple(sys.orig_argv), code)
-        watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process)
-        watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
+        board, wait = "tensorboard" in federation.loggers, max(wait, ROOM_CHECK)
+        watcher = SweepWatcher(order, part, planned, rounds, cluster.dead_process, board, wait)
         at_once = part.at_once or os.cpu_count() or 1
         with (
             TableProgress(watcher.cells, at_once, console=console, items="trials") as watcher.progress,
@@ -186,7 +188,7 @@ def _run_trials(
             for number, (fixed, search) in enumerate(space.searched_parts()):
                 grids.append(_make_tuner(watcher, fixed, search, number).fit())
                 due += space.count_points(search) * len(space.seeds)
-                if len(watcher.ends) < due:
+                if len(watcher.ended) < due:
                     break
     except _RayGone as broken:
         raise Shortage(str(broken)) from None
@@ -197,8 +199,7 @@ def _run_trials(
         points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
     begun = enumerate(points.values())
     results = [result_of(k, point, list(jobs.values()), space.metric) for k, (point, jobs) in begun]
-    failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
-    complete = len(watcher.ends) == planned
+    complete = len(watcher.ended) == planned
     chooses = space.best and complete
     best = BestPoints.from_results(results, str(space.mode), space.data_keys) if chooses else BestPoints()
     console.print(points_table(space, results, best))
@@ -206,18 +207,17 @@ def _run_trials(
     if complete and write_page(output, lambda: sweep_page(space, results, best, output)):
         written.append(output / PAGE)
     if not complete:
-        over = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
+        over = f"{len(watcher.ended)} of {counted(planned, 'trial')} are over, so no point is the best"
         console.print(f"{over}; go on with --resume {output}", soft_wrap=True, markup=False)
         if not forwarded:
             raise KeyboardInterrupt
-    return SweepResult(grids, results, best, failed, complete, written)
+    return SweepResult(grids, results, best, watcher.failed, complete, written)
 
 
 def _make_tuner(
     watcher: SweepWatcher, fixed: DottedSettings, search: Sequence[Dimension], number: int
 ) -> tune.Tuner:
-    order, part = watcher.order, watcher.part
-    space = order.space
+    order, part, space = watcher.order, watcher.part, watcher.order.space
     samples = space.samples if any(d.is_drawn for d in search) else 1
     pauses = space.scheduler["name"] in PAUSING  # paused trials would count towards at_once
     at_once = None if pauses else part.at_once
@@ -258,13 +258,6 @@ def _make_tuner(
 # ---- before it runs
 
 
-def refuse_used(output: Path) -> None:
-    """Refuse a folder that is not empty."""
-    check_folder_kind(output, "sweep")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
-
-
 def check_sweep(space: Space, points: Sequence[SearchPoint]) -> Space:
     """Refuse a sweep that cannot choose, and points that cannot work; return it with its mode."""
     about, data = "", None
@@ -302,11 +295,12 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
         raise BadValue("scheduler", f"is {name!r}", f"it must be one of {', '.join(SCHEDULERS)}")
     made = getattr(schedulers, SCHEDULERS[name])
     known = arguments_of(made)
+    options = {key: kind for key, kind in known.items() if key not in SWEEP_OPTIONS}
     for key, value in given.items():
-        if key not in known.keys() - SWEEP_OPTIONS:
-            options = ", ".join(known.keys() - SWEEP_OPTIONS) or "no options"
-            raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
-        convert_value(f"scheduler.{key}", value, known[key])
+        if key not in options:
+            problem = f"is no option of {name}, which has {', '.join(options) or 'none'}"
+            raise Unknown(f"scheduler.{key}", problem)
+        convert_value(f"scheduler.{key}", value, options[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # Ray Tune's default is in seconds
     try:
@@ -450,6 +444,7 @@ class _RayGone(BaseException):
     """Ray itself has died. Not an Exception, after which Ray Tune would use Ray to clean up."""
 
 
+@dataclass(eq=False)
 class SweepWatcher(tune.Callback):
     """Reports trials to the user, records those that ended, and ends a sweep that cannot continue.
 
@@ -458,33 +453,34 @@ class SweepWatcher(tune.Callback):
         part: the resources of a trial.
         planned: the number of trials.
         rounds: of the longest trial.
-        gone: returns which of Ray's own processes has died.
+        dead_process: returns which of Ray's own processes has died.
+        board: whether Ray Tune also writes files for TensorBoard.
+        wait: seconds to wait for hosts while no trial runs.
 
     Attributes:
         trials: Ray Tune's id of a started trial -> its point and its job.
-        ends: the same id -> how the trial ended, and why if it failed.
+        ended: the same ids, of those that are over.
+        failed: trial -> why it has failed.
         cells: all trials, with placeholders for those that have not started.
         progress: the display for the user.
-        board: whether Ray Tune also writes files for TensorBoard.
-        wait: seconds to wait for hosts while no trial runs.
     """
 
-    progress: TableProgress
+    order: SweepContext
+    part: TrialResources
+    planned: int
+    rounds: int
+    dead_process: Callable[[], str | None]
     board: bool
     wait: float
+    progress: TableProgress = field(init=False)
+    trials: dict[str, tuple[SearchPoint, Job]] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    failed: dict[Job, str] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        order: SweepContext,
-        part: TrialResources,
-        planned: int,
-        rounds: int,
-        gone: Callable[[], str | None],
-    ) -> None:
-        self.rounds, self.order, self.part, self._gone = rounds, order, part, gone
-        self.trials: dict[str, tuple[SearchPoint, Job]] = {}
-        self.ends: dict[str, tuple[TrialEnd, str]] = {}
-        self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
+    def __post_init__(self) -> None:
+        """Begin with placeholders for all trials."""
+        place = self.order.output / "to come"
+        self.cells = [Job("", "", 0, self.rounds, place, {}) for _ in range(self.planned)]
         self._seen = self._ran = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -496,7 +492,7 @@ class SweepWatcher(tune.Callback):
         if time.monotonic() - self._seen < PULSE:
             return
         self._seen = time.monotonic()
-        if part := self._gone():
+        if part := self.dead_process():
             raise _RayGone(f"{part} is gone, and with it all trials: go on with --resume {self.order.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -507,14 +503,11 @@ class SweepWatcher(tune.Callback):
         if running or not waiting:
             self._ran = time.monotonic()
         elif time.monotonic() - self._ran > self.wait:
-            self._check_room()
+            try:
+                self.part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
+            except UserError as error:
+                raise Shortage(f"{error}; go on with --resume {self.order.output}") from error
             self._ran = time.monotonic()
-
-    def _check_room(self) -> None:
-        try:
-            self.part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
-        except UserError as error:
-            raise Shortage(f"{error}; go on with --resume {self.order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of a trial that finished, was stopped, or reported its failure."""
@@ -523,21 +516,23 @@ class SweepWatcher(tune.Callback):
         if job.is_finished:
             self._note_end(trial, "finished")
         elif reason is not None:
-            self._note_end(trial, "failed", str(reason))
+            self._note_failure(trial, str(reason))
         else:
             job.folder.with_name(job.folder.name + STOPPED).touch()
-            self._note_end(trial, "stopped")
+            self._note_end(trial, f"stopped after {len(job.round_seconds())} rounds")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the failure of a trial whose process has died too often."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._note_end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
+        self._note_failure(trial, (text.strip() or "its process died").splitlines()[-1].strip())
 
-    def _note_end(self, trial: Any, end: TrialEnd, reason: str = "") -> None:
-        job = self._job_of(trial)
-        self.ends[trial.trial_id] = (end, reason)
-        rounds = f" after {len(job.round_seconds())} rounds" if end == "stopped" else ""
-        self.progress.print_line(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
+    def _note_failure(self, trial: Any, reason: str) -> None:
+        self.failed[self._job_of(trial)] = reason
+        self._note_end(trial, f"FAILED: {reason}")
+
+    def _note_end(self, trial: Any, end: str) -> None:
+        self.ended.add(trial.trial_id)
+        self.progress.print_line(f"{self._job_of(trial)}: {end}")
 
     def _job_of(self, trial: Any) -> Job:
         if trial.trial_id not in self.trials:
@@ -564,6 +559,5 @@ def _forward_signals() -> Iterator[list[int]]:
         forwarded.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    of_tune = (signal.SIGINT, signal.SIGUSR1)
-    with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP), of_tune):
+    with handle_signals(forward, (signal.SIGTERM, signal.SIGHUP), (signal.SIGINT, signal.SIGUSR1)):
         yield forwarded

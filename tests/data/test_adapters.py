@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,8 @@ COLUMNS = {"x": [[1, 2], [3, 4], [5, 6], [7, 8]], "label": [0, 1, 0, 1], "who": 
 
 def test_lists_of_hugging_face(tmp_path: Path):
     data = HuggingFaceData(root=write(tmp_path / "d", COLUMNS), x="x", users="who")
-    found = data.load()
+    found, as_numbers = data.load(), replace(data, task="numbers").load()
+    assert (found.task.kind, as_numbers.task.kind) == ("classes", "numbers")
     assert found.inputs.dtype == np.int64
     assert found.inputs.tolist() == [*COLUMNS["x"], [5, 6], [1, 2], [3, 4]]
     assert found.indices(VAL).tolist() == [4]

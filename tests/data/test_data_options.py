@@ -5,7 +5,6 @@ import shlex
 import pytest
 
 import rayfl.data
-from rayfl.data import CIFAR10, Dirichlet, DomainPerClient, EmbeddedDigits
 from rayfl.errors import BadValue
 from tests.support.federations import federation_from
 from tests.support.refusals import refused
@@ -27,26 +26,11 @@ def test_common_options(name):
     assert data.partition.classes_per_client == 5
 
 
-def test_nested_partition():
-    data = build("--data CIFAR10 --data.root X --data.partition Dirichlet --data.partition.alpha 0.5")
-    assert isinstance(data, CIFAR10)
-    assert data.root == "X"
-    assert isinstance(data.partition, Dirichlet)
-    assert data.partition.alpha == 0.5
-
-
-def test_default():
-    assert isinstance(build(""), EmbeddedDigits)
-    assert isinstance(build("").partition, DomainPerClient)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "settings"),
     [
         ("Pachinko", "", {"coarse_alpha": 0.3, "fine_beta": 10.0, "seed": 12345}),
-        ("Pachinko", "--data.partition.seed 7", {"seed": 7}),
         ("Superclass", "--data.partition.shuffle_subclasses true", {"shuffle_subclasses": True}),
-        ("Pathological", "--data.partition.split pooled", {"split": "pooled", "distinct": True}),
         (
             "DomainDirichlet",
             "--data.partition.chosen '{painting: 2, quickdraw: 1}' --data.partition.whole_test [real]",
@@ -70,11 +54,6 @@ def test_options_of_domains():
     data = build("--data DigitsFive --data.domains [USPS,MNIST] --data.quantity 0.4")
     assert data.domains == ["MNIST", "USPS"]  # always in one order
     assert data.settings()["quantity"] == 0.4
-    assert build("--data CIFAR10 --data.augment fedgh").augment == "fedgh"
-    data = build("--data CIFAR100 --data.normalise half --data.image_size 224")
-    assert (data.normalise, data.image_size) == ("half", 224)
-    data = build("--data Synthetic --data.train 100 --data.test 10 --data.shape [1,8,8] --data.domains 2")
-    assert data.load().shape == (1, 8, 8)
 
 
 NAN, INFINITE = float("nan"), float("inf")

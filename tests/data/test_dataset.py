@@ -1,7 +1,5 @@
 """What a `Dataset` takes and refuses."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from rayfl.data import Dataset
 from rayfl.errors import BadValue, Conflict
 from rayfl.training.examples import Examples
-from tests.support.datasets import make_dataset
 from tests.support.refusals import refused
 
 
@@ -83,11 +80,3 @@ def test_what_is_no_dataset_is_refused(inputs, fields, says):
 def test_every_channel_has_its_mean_and_deviation(inputs, fields, kind, place):
     with refused(kind, place):
         of(inputs, **fields)
-
-
-def test_users_are_in_the_digest():
-    dataset = make_dataset([3], [2])
-    users = replace(dataset, users=np.array([0, 1, 0, 1, 0]), user_names=("a", "b"))
-    others = replace(users, users=np.array([0, 1, 0, 1, 1]))
-    renamed = replace(users, user_names=("a", "c"))
-    assert len({d.digest() for d in (dataset, users, others, renamed)}) == 4

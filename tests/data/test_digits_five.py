@@ -109,6 +109,8 @@ def test_quantity_below_one(originals, quantity, n, folder):
 def test_quantity_takes_whole_parts():
     for quantity, n in ((2, 1487), (3, 2231), (5, 3719), (10, 7438)):
         assert DigitsFive(quantity=quantity)._images_in_use("MNIST", 7438) == n
+    with refused(Conflict, "data.quantity"):
+        DigitsFive(root="X", scale="full", quantity=2)
 
 
 def test_full_scale(originals):
@@ -246,11 +248,6 @@ def test_damaged_files(tmp_path, name, content, options):
         path.write_bytes(content)
     with refused(Damaged, name):
         load(tmp_path, **{"domains": ["SVHN"]} | options)
-
-
-def test_the_quantity_is_of_the_scale_of_the_paper():
-    with refused(Conflict, "data.quantity"):
-        DigitsFive(root="X", scale="full", quantity=2)
 
 
 def test_what_was_published_is_known_domain_by_domain(originals):

@@ -131,7 +131,10 @@ def test_a_pool_has_a_digest_of_all_that_it_holds():
         **{"class_names": ("cat", "dog", "cow", "ant"), "subclasses": dataset.labels},
     }
     digests = [replace(dataset, **{name: value}).digest() for name, value in changes.items()]
-    assert len({dataset.digest(), *digests}) == 1 + len(changes)
+    users = replace(dataset, users=np.arange(10) % 2, user_names=("a", "b"))
+    others = (replace(users, users=np.arange(10) // 5), replace(users, user_names=("a", "c")))
+    digests += [each.digest() for each in (users, *others)]
+    assert len({dataset.digest(), *digests}) == 1 + len(digests)
     first, second = replace(dataset, subclasses=dataset.labels), replace(dataset, superclasses=dataset.labels)
     assert first.digest() != second.digest()
 
@@ -274,6 +277,8 @@ def test_impossible_federations_are_refused():
         Untrained().federate(1, 0)
     with refused(Conflict, "clients"):
         Tiny().federate(61, 0)
+    with refused(Conflict, "data.val_fraction"):
+        Tiny(val_fraction=0.5).federate(60, 0)
     for split, part in (("train", "training"), ("test", "test")):
         data = Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Lacks(split=split))
         with refused(BadData, "data.partition") as caught:
@@ -285,18 +290,12 @@ def test_clients_without_test_samples_are_left_out(tmp_path, caplog):
     """Clients without test samples are named and left out of the means."""
     data = Synthetic(train=40, test=20, shape=(3, 20, 20))
     result = small(tmp_path / "run", data=data, clients=30, rounds=1).run()
-    [message] = [record.getMessage() for record in caplog.records if record.name == "rayfl.data.base"]
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     tested = data.federate(30, 0).counts("test") > 0
     assert tested.sum() == 20
     assert f"client {tested.argmin()} (10 such clients of 30) has no test samples" in message
     headline = result.summary["headline"]
     assert (headline["clients"], headline["left_out"]) == (20, 10)
-
-
-def test_a_validation_part_that_leaves_nothing_is_refused():
-    assert min(Tiny().federate(60, 0).counts("train")) == 1
-    with refused(Conflict, "data.val_fraction"):
-        Tiny(val_fraction=0.5).federate(60, 0)
 
 
 def test_settings_are_recorded_without_places():
@@ -314,6 +313,7 @@ def test_clients_without_training_samples_are_left_out(caplog):
     with caplog.at_level(logging.WARNING):
         federated = data.federate(15, 0)
     assert "client 1 (14 such clients of 15) has no training samples" in caplog.text
+    assert "no test samples" not in caplog.text
     assert federated.counts("train").tolist() == federated.counts("val").tolist() == [20] + [0] * 14
     alone = replace(federated, clients=federated.clients[:1])
     for name in ("label_distance", "label_entropy", "classes_mean"):

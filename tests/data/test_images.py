@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from rayfl.data import ImageFolders
 from rayfl.data.readers.images import FORMATS, read_image
 from rayfl.errors import BadData, Damaged
 from tests.support.refusals import refused
@@ -48,14 +49,42 @@ def test_only_the_formats_of_data_sets_are_read(tmp_path: Path) -> None:
                 read_image(path)
 
 
+def scans(root: Path, values: np.ndarray, ending: str) -> Path:
+    """Two classes of ten images each, all alike."""
+    for name in ("ill", "well"):
+        (root / name).mkdir(parents=True)
+        for k in range(10):
+            Image.fromarray(values + k).save(root / name / f"{k}.{ending}")
+    return root
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"), [(np.uint16, "0.png"), (np.int32, "0.tiff"), (np.float32, "0.tiff")]
+    ("values", "white", "ending"),
+    [
+        (np.full((8, 8), 32768, np.uint16), 65535.0, "png"),
+        (np.full((8, 8), 0.5, np.float32), 20.0, "tiff"),
+        (np.full((8, 8), 60_000, np.int32), 90_000.0, "tiff"),
+    ],
 )
-def test_images_of_more_than_8_bits_are_refused(tmp_path: Path, kind: type, name: str) -> None:
-    """Pillow would cut their values off at 255: nearly all of an X-ray would be white."""
-    Image.fromarray(np.linspace(0, 60_000, 64).reshape(8, 8).astype(kind)).save(tmp_path / name)
-    with refused(BadData, name):
-        read_image(tmp_path / name)
+def test_images_of_more_than_eight_bits_need_to_know_what_is_white(
+    tmp_path: Path, values: np.ndarray, white: float, ending: str
+) -> None:
+    root, cache = scans(tmp_path / "scans", values, ending), str(tmp_path / "cache")
+    with refused(BadData, f"0.{ending}") as caught:
+        ImageFolders(root=str(root), image_size=8, cache=cache).load()
+    assert "data.white" in str(caught.value)
+    dataset = ImageFolders(root=str(root), image_size=8, white=white, cache=cache).load()
+    expected = {min(255, round(255 / white * (float(values.flat[0]) + k))) for k in range(10)}
+    assert {*np.unique(dataset.inputs).tolist()} == expected
+    twice = ImageFolders(root=str(root), image_size=8, white=white / 2, cache=cache).load()
+    assert twice.inputs.max() > dataset.inputs.max()
+
+
+def test_medical_files_are_told_what_to_become(tmp_path: Path) -> None:
+    (tmp_path / "scans" / "ill").mkdir(parents=True)
+    (tmp_path / "scans" / "ill" / "1.dcm").write_bytes(b"DICM")
+    with refused(BadData, "1.dcm"):
+        ImageFolders(root=str(tmp_path / "scans")).load()
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ def test_dirichlet_passes_over_classes_without_samples(clients, least, test):
         (Dirichlet(alpha=0.3, min_samples=1), 2000, BadData, "", "1000 for validation or testing"),
         (Dirichlet(alpha=0.001), 100, BadData, "", "at least 1000 times without"),
         (Dirichlet(alpha=0.001, min_samples=1), 100, BadData, "", "at least 1000 times without"),
-        (Pathological(classes_per_client=3), 7, Conflict, "", "so that 3 x 7 becomes a multiple of 10"),
+        (Pathological(classes_per_client=3), 7, Conflict, "", "7 clients x 3 classes is no multiple of 10"),
         (Pathological(classes_per_client=2, split="pooled"), 3000, BadData, ".split", "client 0 gets [12]"),
         (Pathological(classes_per_client=11), 10, Conflict, ".classes_per_client", "only 10"),
     ],

@@ -10,13 +10,6 @@ from rayfl.system import memory
 from tests.support.refusals import refused
 
 
-def test_exact_number_of_samples_per_client():
-    data = Synthetic(train=5000, test=1000, shape=(1, 2, 2)).federate(100, 0)
-    assert set(data.counts("train")) == {50}
-    assert set(data.counts("test")) == {10}
-    assert (data.label_matrix() == 5).all()
-
-
 def test_the_seed_decides_every_byte():
     def images(**options):
         return Synthetic(train=300, test=20, shape=(3, 5, 7), domains=2, **options).load().inputs

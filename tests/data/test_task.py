@@ -92,12 +92,6 @@ def test_targets_that_nobody_can_learn_are_refused(y: Any) -> None:
         learned(y)
 
 
-def test_whole_numbers_that_look_like_a_quantity_are_remarked() -> None:
-    ages = Arrays(np.zeros((60, 2), np.float32), np.arange(60) % 30 + 20).load()
-    assert (ages.task.kind, len(ages.class_names)) == ("classes", 30)
-    assert "--data.task numbers" in ages.remarks[0]
-
-
 def test_a_column_of_pandas_has_its_categories_in_order() -> None:
     pd = pytest.importorskip("pandas")
     sizes = pd.Series(

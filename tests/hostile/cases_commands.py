@@ -28,6 +28,12 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--loggers [tensorboard,tensorboard]": (BadValue, "loggers"),
     # what does not go together
     "--clients 999999999999": (Conflict, "clients"),
+    "--clients 201": (Conflict, "clients"),
+    "--data.partition Pathological --clients 7": (Conflict, "data.partition"),
+    "--data.shape [3,8,8]": (Conflict, "net"),
+    "--training.batch_size 1 --net CNNB": (Conflict, "training.batch_size"),
+    "--engine Ray --engine.actors 2 --engine.clients_per_actor 1": (Conflict, "engine.actors"),
+    "--method FedCO2 --method.intra sideways": (BadValue, "method.intra"),
     "--unseen nowhere": (Unknown, "unseen"),
     "--unseen_clients 99": (Conflict, "unseen_clients"),
     "--unseen photo --unseen_clients 0.2": (Conflict, "unseen_clients"),

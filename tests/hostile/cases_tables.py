@@ -26,6 +26,13 @@ BAD: dict[str, tuple[str, str, type[UserError], str]] = {
     "a row's cell": (ROW, "{method: FedAvg, cell: {}}", Conflict, "rows.A.cell"),
     "a column's seed": ("{data.partition: IID}", "{seed: 1}", Conflict, "columns.even.seed"),
     "the base's seed": ("clients: 4", "seed: 4", Conflict, "base.seed"),
+    "at decides what to go on with": (
+        ROW,
+        "{method: FedAvg, at: {even: {resume: x}}}",
+        Conflict,
+        "rows.A.at.even.resume",
+    ),
+    "no such reference": ("table: tiny", "table: tiny\nreference: B", Unknown, "reference"),
     "at is a number": (ROW, "{method: FedAvg, at: 3}", BadValue, "rows.A.at"),
     "at no column": (ROW, "{method: FedAvg, at: {x: {}}}", Unknown, "rows.A.at"),
     "at a column a number": (ROW, "{method: FedAvg, at: {even: 3}}", BadValue, "rows.A.at.even"),
@@ -36,8 +43,8 @@ BAD: dict[str, tuple[str, str, type[UserError], str]] = {
     "a set": (ROW, "{method: FedAvg, net: !!set {a}}", Damaged, "t.yaml"),
     "NUL": (ROW, '{method: FedAvg, unseen: "a\\0"}', BadValue, "unseen"),
     "rows that are one row": ("  A:", "  a: {method: FedAvg}\n  A:", Conflict, "t.yaml"),
-    "a row of dots": ("  A:", '  "..":', Conflict, "t.yaml"),
-    "a row without a name": ("  A:", '  "":', Conflict, "t.yaml"),
+    "a row of dots": ("  A:", '  "..":', BadValue, "t.yaml"),
+    "a row without a name": ("  A:", '  "":', BadValue, "t.yaml"),
     "a row of 300 bytes": ("  A:", f"  {'é' * 150}:", BadValue, "t.yaml"),
     "a column of 300 characters": ("  even:", f"  {'e' * 300}:", BadValue, "t.yaml"),
     "no columns": ("columns:\n", "columns: {}\nbase: {}\nx:\n", Damaged, "t.yaml"),
@@ -77,6 +84,9 @@ COMMANDS: dict[str, tuple[type[UserError], str]] = {
     "table t.yaml --output empty.yaml --rows A --columns even": (Shortage, "empty.yaml/table.yaml"),
     "run --config t.yaml --row Q --column even": (Unknown, "row"),
     "run --config t.yaml": (Missing, "row"),
+    "run --config t.yaml --row A": (Missing, "column"),
+    "run --config t.yaml --row A --column odd": (Unknown, "column"),
+    "run --config t.yaml --config x.yaml --row A --column even": (Conflict, "config"),
 }
 FILES = {"t.yaml": TABLE, "c.yaml": "rounds: 3", "empty.yaml": ""}
 

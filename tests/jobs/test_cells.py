@@ -72,7 +72,7 @@ def test_signals_stop_cells_or_kill_them(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(cells.subprocess, "Popen", lambda _, **options: start(["sleep", "100"], **options))
     one = job(tmp_path / "cells" / "one")
     outcome = run([one], watch := send(signal.SIGTERM))
-    assert (outcome.stopped, outcome.interrupted, outcome.failed) == (True, False, {})
+    assert outcome == TableOutcome(signals=[signal.SIGTERM])
     assert watch.told[-1] == f"{one}: stopped after 0 rounds"
     with pytest.raises(KeyboardInterrupt):
         run([one], send(signal.SIGTERM, signal.SIGINT))
@@ -83,7 +83,7 @@ def test_signals_stop_cells_or_kill_them(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.slow
 def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> None:
     one = job(tmp_path / "cells" / "one")
-    assert run([one], send(signal.SIGTERM, rounds=2)).stopped
+    assert run([one], send(signal.SIGTERM, rounds=2)).signals
     stopped_after = len(one.round_seconds())
     assert 2 <= stopped_after < ROUNDS
     assert run([one], Watch(stopped_after + 2, "kill")).failed
@@ -112,7 +112,7 @@ def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monk
     monkeypatch.setattr(cells.subprocess, "Popen", refused)
     before = (fine.folder / "metrics.jsonl").stat().st_mtime_ns
     assert run([fine], Watch()) == TableOutcome()
-    CellRunner(1, print, print)._start_cell(fine, TableOutcome())  # another process has finished it just now
+    CellRunner(1, print, print)._start_cell(fine)  # another process has finished it just now
     assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
 
 
@@ -169,6 +169,8 @@ def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> Non
     running.folder.mkdir()
     process: Any = SimpleNamespace(pid=0)
     runner._running = [cells.RunningCell(running, process, process, 0)]
+    assert 10**7 < cells._peak_memory(os.getpid()) < 10**12
+    assert cells._peak_memory(2**22 + 1) == 0, "there is no such process"
     monkeypatch.setattr(cells, "_peak_memory", lambda pid: 800)
     monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
     assert not runner._has_room(), "before its first round nobody knows how much it takes"

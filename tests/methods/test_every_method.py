@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayfl.commands.command_line import texts_of
 from rayfl.errors import BadValue
 from rayfl.methods import METHODS, SCAFFOLD, FedCO2, FedDyn, FedProto
+from rayfl.settings.arguments import texts_of
 from rayfl.settings.description import display_name
 from rayfl.testing import CHECKS, check_method
 from rayfl.training import SGD, weighted_mean

@@ -166,6 +166,7 @@ def made(monkeypatch: pytest.MonkeyPatch, net: Any, like: Tensor | None = None) 
         (Gained, None, "net", "'gain.weight'"),
         (lambda: Soft(nn.Flatten(), nn.Sequential(), nn.Linear(4, 3)), None, "net", "not head(fc(conv(x)))"),
         (lambda: embedded(max_norm=1.0), TEXTS, "layer 'conv.0'", "max_norm"),
+        (lambda: embedded(sparse=True), TEXTS, "layer 'conv.0'", "sparse"),
         (Listed, None, "net", "'conv.first.weight'"),
         (turning, None, "parameter 'conv.turn'", ""),
     ],

@@ -148,6 +148,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     module.linear = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]
     module.two = lambda shape, classes: nn.Bilinear(4, 4, classes)  # type: ignore[attr-defined]
     module.none = lambda shape, classes: None  # type: ignore[attr-defined]
+    module.text = "text"  # type: ignore[attr-defined]
+    module.shapely = lambda shape: Plain()  # type: ignore[attr-defined]
+    module.four = lambda shape, classes: SplitNet(nn.Flatten(), nn.Sequential(), nn.Linear(16, 4))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, OWN, module)
 
 
@@ -264,6 +267,9 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.two", BadCode, "TypeError"),
         (f"{OWN}.none", BadCode, "NoneType"),
         (f"{OWN}.Changed", BadCode, "'after'"),
+        (f"{OWN}.text", BadCode, "not callable"),
+        (f"{OWN}.shapely", BadCode, "does not work"),
+        (f"{OWN}.four", BadCode, "(2, 4)"),
         ("torch.nn.Linear", BadValue, "torch.nn.Linear"),
         (Module(path=f"{OWN}.Plain", head="first"), Conflict, "5 outputs"),
         (Module(path=f"{OWN}.Plain", arguments={"height": 3}), BadCode, "argument 'height'"),
@@ -293,17 +299,10 @@ def test_a_layer_that_is_called_twice_is_no_head() -> None:
         build(f"{OWN}.Twice", (3,), 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("weights", "DEFAULT"),  # would be fetched
-        ("pretrained", True),
-        ("weights_backbone", "IMAGENET1K_V1"),
-    ],
-)
-def test_arguments_that_are_refused(name: str, value: Any) -> None:
+@pytest.mark.parametrize("name", ["weights", "pretrained", "weights_backbone"])
+def test_weights_that_would_be_fetched_are_refused(name: str) -> None:
     with refused(BadValue, f"net.arguments.{name}"):
-        Module(path="torchvision.models.resnet18", arguments={name: value})
+        Module(path="torchvision.models.resnet18", arguments={name: "DEFAULT"})
 
 
 def fetching(weights: str | None = "DEFAULT", pretrained: bool = False) -> nn.Module:

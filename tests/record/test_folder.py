@@ -179,19 +179,6 @@ def test_values_that_are_not_finite_become_null_and_are_named(folder):
     assert result.history.not_finite == 3
 
 
-def test_any_record_is_one_line_and_reads_back_as_it_was():
-    content = {"é\u2028\n": [1.5, None, -(2**70), {"": "\r\n\0😀"}], '"\\': True, "e": [[], {}, 1e-300]}
-    text, _ = records._line(content)
-    assert "\n" not in text
-    assert json.loads(text) == content
-
-
-def test_a_value_that_json_cannot_hold_is_a_programming_error(folder):
-    with pytest.raises(AttributeError, match="set"):
-        folder.append_engine({"round": 0, "x": {1, 2}})
-    assert (folder.path / "engine.jsonl").read_bytes() == b""
-
-
 @pytest.mark.parametrize("torn", [b'{"cohort":[1,2],"ro', None])
 def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path, torn):
     """A last line without its end is torn even if it reads well."""

@@ -66,7 +66,7 @@ def test_updates_that_were_dropped_count_for_nobody():
     history = History.build(Population.from_partition(PARTITION), records)
     assert history.times.tolist() == [1, 2, 0]
     assert history.first.tolist() == [1, 0, NEVER]
-    assert {round: used.tolist() for round, used in history.used.items()} == {1: [0, 1]}
+    assert {round: used.tolist() for round, used in history.used.items()} == {0: [1], 1: [0, 1]}
     assert history.untrained == {1: {}}
 
 

@@ -103,8 +103,8 @@ def test_each_figure_of_a_run_stands_at_its_label(tmp_path: Path) -> None:
     clients = sheets["Clients: test accuracy in %, after aggregation, last evaluation"]
     assert clients["2"] == {
         "client": "2", "domain": "ink", "train": "52", "val": "6", "test": "40", "classes": "2",
-        "rounds trained": "1", "personal": "75.00", "global": "65.00",
-        "personal (G)": "34.17", "global (G)": "39.17",
+        "rounds trained": "1", "took part": "yes", "personal": "75.00", "global": "65.00",
+        "personal (G)": "34.17", "global (G)": "39.17", "loss, personal": "1.520",
     }  # fmt: skip
     assert "".join(clients[str(k)]["rounds trained"] for k in range(4)) == "0112"  # not dropped ones
     domains = sheets["Test accuracy in % per domain, after aggregation, mean over clients, last evaluation"]
@@ -142,17 +142,22 @@ def test_each_figure_of_a_table_stands_at_its_label(tmp_path: Path) -> None:
         first, last = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
         last["evaluation"]["after_aggregation"]["personal"]["test"]["score"] = right
         (folder / "metrics.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
-    page = table_page("T", compare("made_up", folders), folders, tmp_path, planned=3)
+    entries = compare("made_up", folders)
+    page = table_page("T", entries, folders, tmp_path, planned=3, reference="Two")
     sheets, ends = sheets_of(page), ends_of(page)
-    grid = sheets["Test accuracy in %; the best of a column, on the same data, is bold"]
+    grid = sheets["Test accuracy in %"]
     assert {row: cells["C"] for row, cells in grid.items()} == {"One": "68.75 ± 1.77", "Two": "57.50"}
     cells = sheets["Every cell; accuracy in %"]
     heads = ["row", "column", "ours", "95 % interval: ±", "common test (G)", "worst decile"]
-    heads += ["std over clients", "seeds", "warnings"]
-    one = ["One", "C", "68.75 ± 1.77", "15.88", "32.92", "45.00", "14.83", "0, 1", ""]
+    heads += ["std over clients", "seeds", "rounds to Two's figure", "bytes to Two's figure", "warnings"]
+    one = ["One", "C", "68.75 ± 1.77", "15.88", "32.92", "45.00", "14.83", "0, 1", "2", "25.20 kB", ""]
     assert cells["One"] == dict(zip(heads, one))
-    two = ["Two", "C", "57.50", "–", "32.92", "40.00", "15.21", "0", ""]
+    two = ["Two", "C", "57.50", "–", "32.92", "40.00", "15.21", "0", "2", "25.20 kB", ""]
     assert cells["Two"] == dict(zip(heads, two))
+    aimed = table_page("T", entries, folders, tmp_path, planned=3, target=68)
+    costs = sheets_of(aimed)["Every cell; accuracy in %"]
+    assert costs["One"]["rounds to 68 %"] == "2, 1 of 2 not reached"  # the seeds end at 70 and 67.5
+    assert costs["Two"]["bytes to 68 %"] == "not reached"
     runs = sheets["Every run, with its own page"]
     assert runs["Two, C"] == {
         "run": "Two, C", "seed": "0", "accuracy in %": "57.50", "rounds": "2 of 2", "sent": "6.60 kB",

@@ -15,7 +15,7 @@ import pytest
 
 from rayfl.callbacks import page as live
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.data.task import ACCURACY
+from rayfl.data.task import ACCURACY, Figure
 from rayfl.report.page import PAGE, Line, Sheet, heat_map, histogram, line_chart, render, ticks, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import Circumstances, run_page
@@ -236,6 +236,19 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
 
+def test_the_page_of_a_table_says_what_its_stars_mean(tmp_path: Path) -> None:
+    """And by how much rows differ from the row of reference, here the second."""
+    runs = [(row, seed, level) for row, level in (("Mine", 0.9), ("Other", 0.4)) for seed in range(3)]
+    folders = [table_cell(tmp_path / f"{r}{seed}", r, "C", seed=seed, level=level) for r, seed, level in runs]
+    entries = compare("made_up", folders)
+    page = table_page("T", entries, folders, tmp_path, planned=6, reference="Other")
+    mine, other = (f"{entry.mean:.2f} ± {entry.std:.2f}" for entry in entries)
+    assert f"<strong>{mine}*</strong>" in page
+    assert f">{other}*" not in page
+    assert "<p>* differs from Other (paired t-test over seeds" in page
+    assert f">{(entries[0].mean or 0) - (entries[1].mean or 0):+.2f} ± " in page.split("minus Other")[1]
+
+
 def test_seeds_without_a_common_evaluation_have_no_curve(tmp_path: Path) -> None:
     runs = [{"seed": seed, "rounds": n, "eval_every": n} for seed, n in enumerate((4, 5))]
     folders = [table_cell(tmp_path / str(run["seed"]), "a", "b", **run) for run in runs]
@@ -257,33 +270,94 @@ def test_ticks_are_round_and_inside() -> None:
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CLICKS = """<script>
 const column = document.querySelectorAll("#clients ~ details input")[3];
+const slider = document.querySelector("#rounds [type=range]"), canvas = document.querySelector("canvas");
 if (column.checked) {  // the first time
   const search = document.querySelector("#clients ~ label input");
   search.value = "print"; search.dispatchEvent(new Event("input"));
   column.click();
+  slider.value = 3; slider.dispatchEvent(new Event("input"));
   location.reload();
 }
 document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
 document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
+const pixels = canvas.getContext("2d").getImageData(0, 0, 10, 6).data;
+const chart = document.querySelector("#curves ~ .charts .chart");
+const output = document.querySelector("output"), picked = [output.value];
+const click = (where, share) => {
+  const box = where.getBoundingClientRect();
+  where.dispatchEvent(new MouseEvent("click", { clientX: box.left + share * box.width }));
+  picked.push(output.value);
+};
+click(chart, chart.querySelector("polyline").points[1].x / 640);
+click(canvas, 0.65);
+slider.value = 3; slider.dispatchEvent(new Event("input"));
+scrollTo(0, 0);
+const found = document.body.appendChild(document.createElement("pre"));
+found.textContent = JSON.stringify({ picked, drawn: [...pixels].filter((_, k) => k % 4 === 3) });
 </script>"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
-def test_a_browser_sorts_and_searches(tmp_path: Path) -> None:
-    """Clients of one domain are left, and a column is hidden, also when the page loads again.
+def test_a_browser_sorts_searches_and_shows_any_round(tmp_path: Path) -> None:
+    """Clients of one domain are left, a column is hidden, round 4 is shown, also when the page loads again.
 
-    Then they are sorted by training samples, descending.
+    Then they are sorted by training samples, descending. A click on the second point of a curve picks its
+    round, and one on the map the seventh; the map has a pixel where a client took part.
     """
+    result = Result.load(write_run(tmp_path / "run"))
+    scores, used = result.history.scores["after_aggregation", "personal", "test"], result.history.used
     path, picture = tmp_path / "page.html", tmp_path / "page.png"
-    path.write_text(run_page(Result.load(write_run(tmp_path / "run"))) + CLICKS)
+    path.write_text(run_page(result) + CLICKS)
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path / 'own'}", f"--screenshot={picture}", "--window-size=400,900"]
     done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=240, check=True)
-    clients = done.stdout.split('id="clients"')[1].split("<tbody>")[1].split("</tbody>")[0]
-    rows = [line for line in clients.split("<tr")[1:] if not line.startswith(" hidden")]
+    table = done.stdout.split('id="clients"')[1].split("<caption>")[1].split("</tbody>")[0]
+    rows = [line for line in table.split("<tbody>")[1].split("<tr")[1:] if not line.startswith(" hidden")]
     assert [re.findall(r'data-value="(\d+)', row)[0] for row in rows] == ["5", "3", "1"]
     assert all(
         row.split("<t")[4].startswith("d") and "hidden" in row.split("<t")[4].split(">")[0] for row in rows
     )
+    assert table.startswith("Clients: test accuracy in %, after aggregation, round 4<")
+    at = scores.rounds.tolist().index(3)
+    shown = [re.findall(r">([^<>]+)</t", row) for row in rows]
+    assert [cells[-4] for cells in shown] == ["yes" if client in used[3] else "no" for client in (5, 3, 1)]
+    assert [cells[-3] for cells in shown] == [f"{100 * scores.figure[at, k]:.2f}" for k in (5, 3, 1)]
+    assert [cells[-1] for cells in shown] == [Figure("loss").text(scores.loss[at, k]) for k in (5, 3, 1)]
+    found = json.loads(done.stdout.split("<pre>")[-1].split("</pre>")[0])
+    assert found["picked"] == ["4", str(scores.rounds[1] + 1), "7, scores of round 6"]
+    drawn = np.array(found["drawn"]).reshape(6, 10) > 0
+    assert [np.flatnonzero(column).tolist() for column in drawn.T] == [used[k].tolist() for k in range(10)]
     assert picture.stat().st_size > 5000
+
+
+def test_of_many_rounds_a_part_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten rounds four, and of six evaluations those that were the last then; as printed."""
+    monkeypatch.setattr("rayfl.report.run_page.NUMBERS", 4 * 6 * 4)
+    result = Result.load(write_run(tmp_path / "run"))
+    page = run_page(result)
+    carried = json.loads(page.split('<script type="application/json">')[1].split("</script>")[0])
+    assert carried["rounds"] == [1, 4, 7, 10]
+    assert carried["took"][1] == "".join("01"[client in result.history.used[3]] for client in range(6))
+    scores = result.history.scores["after_aggregation", "personal", "test"]
+    column, evaluated = carried["columns"]["personal"], scores.rounds + 1
+    assert column["rounds"] == [max(e for e in evaluated if e <= n) for n in (4, 7, 10)]
+    assert column["values"][-1] == [round(100 * figure, 2) for figure in scores.figure[-1].tolist()]
+    assert "4 of the rounds 1 to 10" in page
+
+
+def test_many_lines_have_a_panel_each() -> None:
+    """With the same axes, and all lines behind, which stand on the page once."""
+    lines = [Line(f"m{k}", [1, 2], [k, 2 * k]) for k in range(9)]
+    one, many = line_chart("Title", lines[:8], "%"), line_chart("Title", lines, "%")
+    assert one is not None
+    assert many is not None
+    assert not one.panels
+    assert one.svg.count("<polyline") == 8
+    assert [panel.count("<polyline") for panel in many.panels] == [10] + 8 * [1]
+    assert [re.findall('aria-label="Title: (m.)', panel) for panel in many.panels] == [
+        [f"m{k}"] for k in range(9)
+    ]
+    assert len({tuple(re.findall(r">([\d.]+)</text>", panel)) for panel in many.panels}) == 1
+    (name,) = re.findall('<g id="(.*?)"', "".join(many.panels))
+    assert "".join(many.panels).count(f'<use href="#{name}"') == 8

@@ -72,15 +72,6 @@ def test_before_the_first_evaluation_no_client_has_a_figure(tmp_path: Path) -> N
     assert seen.found == {}
 
 
-@pytest.mark.parametrize("level", ["info", "warning"])
-def test_rounds_are_logged_where_that_is_asked_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: Any
-) -> None:
-    with caplog.at_level(level.upper()):
-        small(tmp_path / "run", rounds=1, log_level=level).run()
-    assert ("round 1 of 1 is done" in caplog.text) == (level == "info")
-
-
 def test_some_clients_are_scored(tmp_path: Path) -> None:
     small(tmp_path / "run", rounds=1, eval_clients=3).run()
     (record,) = records_of(tmp_path / "run")

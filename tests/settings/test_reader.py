@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayfl.errors import BadCode, BadValue, Conflict, Unknown
+from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.settings import imports
 from rayfl.settings.description import flatten_config
 from rayfl.settings.imports import import_by_path
-from rayfl.settings.reader import RawText, flatten_settings, unknown_option
+from rayfl.settings.reader import RawText, flatten_settings
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.training import Training
 from tests.support.federations import federation_from
@@ -51,17 +51,6 @@ def test_a_configuration_by_the_names_of_the_command_line() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"), [("metric", "metrics"), ("lr", "training.lr"), ("round", "rounds"), ("xyz", "")]
-)
-def test_a_slip_is_told_with_what_was_meant(name: str, meant: str) -> None:
-    known = ["metrics", "rounds", "method", "training"]
-    told = str(unknown_option(name, known, type(federation_from([])), "--"))
-    assert told.startswith(f"--{name} is no option")
-    assert told.partition("did you mean --")[2].startswith(meant)
-    assert bool(meant) == ("did you mean" in told)
-
-
 def test_a_class_of_the_main_process_is_found_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(imports.NAMED_ELSEWHERE, "__main__.Mine", Training)
     assert import_by_path("__main__.Mine") is Training
@@ -72,12 +61,6 @@ def test_yaml_has_plain_values_alone() -> None:
     for odd in ("!!python/name:os.system", "!!set {a, b}", "!!binary aGk=", "!!timestamp 2020-01-01"):
         with pytest.raises(yaml.YAMLError):
             parse_yaml(odd)
-
-
-def test_an_unknown_option_of_a_class_is_told_with_those_that_there_are() -> None:
-    with refused(Unknown, "method.mue") as caught:
-        federation_from(["--method", "FedProx", "--method.mue", "1"])
-    assert "mu" in str(caught.value)
 
 
 def test_options_without_a_class_are_those_of_the_default() -> None:

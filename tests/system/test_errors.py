@@ -1,7 +1,6 @@
 """How command lines tell of what went wrong, and of what they warn."""
 
 import errno
-import logging
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -102,13 +101,6 @@ def test_a_message_is_one_line_of_a_bounded_length() -> None:
     assert in_one_line("a\n  b\x1b[2J\udcff ± c") == "a b\\x1b[2J\\udcff ± c"
     assert in_one_line("x" * MAX_LINE) == "x" * MAX_LINE
     assert len(in_one_line("x" * 10_000)) == MAX_LINE
-
-
-def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):  # the second time not twice
-        exit_code(lambda: logging.getLogger("rayfl.data.base").warning("%s is unused", "domain3"))
-        assert capsys.readouterr().err == "warning: domain3 is unused\n"
-    assert not logging.getLogger("rayfl").handlers
 
 
 def test_a_warning_about_data_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

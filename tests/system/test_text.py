@@ -19,7 +19,6 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -47,8 +46,8 @@ from rayfl.system.text import (
     print_note,
 )
 from rayfl.system.text import escape_markdown as escaped
-from rayfl.tune.outcome import BestPoints, PointResult, write_best, write_points
-from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.outcome import BestPoints, PointResult, write_all, write_best
+from rayfl.tune.space import Dimension, SearchPoint, Space
 from tests.support.records import write_run
 from tests.support.refusals import refused
 
@@ -144,15 +143,6 @@ def test_the_header_of_a_run_has_a_line_for_each_fact() -> None:
         out = StringIO()
         print_start({"a": name, "b": name}, Terminal(file=out, width=20))
         assert out.getvalue().splitlines() == [f"a  {one_line(name)}", f"b  {one_line(name)}"]
-
-
-def test_a_name_in_a_progress_bar() -> None:
-    out = StringIO()
-    console = Terminal(file=out, force_terminal=True, width=100)
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(), console=console) as progress:
-        progress.add_task("a[red]b\x1b]0;owned\x07")
-    assert "a[red]b]0;owned" in out.getvalue()
-    assert "\x1b]0" not in out.getvalue()
 
 
 @EVERY
@@ -290,7 +280,8 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
     point = SearchPoint(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
-    write_points([PointResult(point, [0], [0.5], [0.5], 1)], BestPoints([], []), tmp_path / "points.csv")
+    space = Space(sweep="s", base={}, search=((Dimension("mu", "choice", (-1,)),),))
+    write_all(space, [PointResult(point, [0], [0.5], [0.5], 1)], BestPoints(), tmp_path)
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
         assert next(csv.DictReader(file))["'" + trap] == "'" + trap

@@ -144,11 +144,6 @@ class PersonalTravels(FedPer):
         return {**server, "weights": up["weights"]}
 
 
-class WrongBytes(FedAvg):
-    def communication_bytes(self, client: Client, down: State, up: Mapping[str, Any]) -> Any:
-        return {"weights": 1}, {"weights": 1}
-
-
 class ForgetsWeights(FedAvg):
     def uploads(self, context: Any) -> Mapping[str, Reduction]:
         return {"weights": Gather()}
@@ -413,7 +408,6 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (PullsWrongly, "limits_hold", {"limits": [({"mu": 0.0}, FedAvg())]}),
     (SharesNorms, "personal_entries_stay", {"personal": ["conv.1.*"]}),
     (PersonalTravels, "personal_entries_stay", {}),
-    (WrongBytes, "bytes_are_those_of_payloads", {}),
     (ForgetsWeights, "means_have_their_weights", {"mean": "samples"}),
     (OtherViews, "views_are_scored", {}),
     (ScoresOneNumber, "views_are_scored", {}),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rayfl import table as table_command
 from rayfl.errors import BadData
 from rayfl.federation import federation_of
+from rayfl.jobs.cells import Job
 from rayfl.jobs.table_file import Table
 from rayfl.tune import fair
 from rayfl.tune.outcome import BestPoints, PointResult
@@ -26,10 +27,13 @@ def tables(folder: Path, text: str = VALIDATED) -> Table:
     return Table.load(write(folder, text))
 
 
-def space(table: Table, points: int, row: str = "Prox", column: str = "even") -> Space:
-    settings = table.settings(row, column)
-    values = fair.values_of_cell(table, row, column, settings)
-    return fair.space_of_cell(table, row, column, points, settings, values)
+def cell(table: Table, row: str = "Prox", column: str = "even") -> Job:
+    return Job(row, column, 0, 2, Path(), table.settings(row, column))
+
+
+def space(table: Table, points: int, *place: str) -> Space:
+    found = cell(table, *place)
+    return fair.space_of_cell(table, found, points, fair.values_of_cell(table, found))
 
 
 def bundles(found: Space) -> Mapping[str, Mapping[str, Any]]:
@@ -48,7 +52,7 @@ def test_a_cell_is_tried_as_it_is_and_at_other_points(tmp_path: Path) -> None:
     assert len(tried) == len(others) == 5 * 5 - 1, "the cell itself is not tried twice"
     assert {round(factor, 6) for factor, _ in tried} == {0.1, 0.3, 1.0, 3.0, 10.0}
     assert {mu for _, mu in tried} == {0.0001, 0.001, 0.01, 0.1, 1.0}
-    of_row = bundles(space(table, 100, column="by class"))
+    of_row = bundles(space(table, 100, "Prox", "by class"))
     assert {key for each in of_row.values() for key in each} == {"training.lr"}
     assert len(bundles(space(table, 8))) == 8
     assert bundles(space(table, 8)) == bundles(space(table, 8)), "drawn alike whenever they are drawn"
@@ -91,7 +95,7 @@ class Searches:
 
 
 def search(table: Table, output: Path, points: int = 30) -> bool:
-    cells = {(row, "even"): table.settings(row, "even") for row in ("FedAvg", "Prox")}
+    cells = [cell(table, row) for row in ("FedAvg", "Prox")]
     return fair.tune_cells(table, cells, points, output, None, Console(quiet=True))
 
 
@@ -114,6 +118,8 @@ def test_what_is_chosen_is_recorded_and_not_searched_again(
     settings = whole.settings("Prox", "even, tuned")
     assert (settings["training.lr"], settings["method.mu"]) == (1.0, 0.1)
     assert "training.lr" not in whole.settings("Prox", "even")
+    fewer = tables(tmp_path, VALIDATED.partition("  Prox:")[0].replace("[FedNova]", "[]"))
+    assert [*fair.with_choices(fewer, fair.read_choices(tmp_path)).rows] == ["FedAvg"], "a row may go"
     (line, _) = fair.choices_sheet(fair.read_choices(tmp_path)).rows
     assert line[:4] == ["FedAvg", "even", "training.lr=1!", "100.00"]
 
@@ -137,18 +143,8 @@ def test_values_at_the_edge_are_marked() -> None:
 @pytest.mark.slow
 def test_a_table_has_tuned_columns(tmp_path: Path, ray_runtime: str) -> None:
     """And the command given again repeats nothing."""
-    given = [
-        write(tmp_path, VALIDATED),
-        "--rows",
-        "FedAvg",
-        "--columns",
-        "even",
-        "--seeds",
-        "1",
-        "--tune",
-        "2",
-    ]
-    given += ["--output", str(tmp_path / "out"), "--jobs", "1"]
+    chosen = "--rows FedAvg --columns even --seeds 1 --tune 2 --jobs 1 --output"
+    given = [write(tmp_path, VALIDATED), *chosen.split(), str(tmp_path / "out")]
     for _ in range(2):
         assert table_command.main(given) == 0
         (choice,) = json.loads((tmp_path / "out" / "tuning.json").read_text())

@@ -22,16 +22,14 @@ from rayfl.tune.outcome import (
     points_table,
     result_of,
     write_all,
-    write_all_best,
     write_best,
-    write_points,
 )
-from rayfl.tune.space import SearchPoint, Space
+from rayfl.tune.space import Dimension, SearchPoint, Space
 from rayfl.tune.trial import round_score, validation_score
 from tests.support.federations import small
 from tests.support.records import write_run
 
-SPACE = Space(sweep="s", base={}, search=())
+SPACE = Space(sweep="s", base={}, search=((Dimension("mu", "choice", (1,)),),))
 
 
 def result(
@@ -74,8 +72,8 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     caption = str(points_table(SPACE, results, best).caption)
     assert caption == "* best by validation for each setting of clients, on which all figures depend"
     (tmp_path / "best.yaml").touch()
-    written = write_all_best(SPACE, best, tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted(written)
+    points, *written = write_all(SPACE, results, best, tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([points, *written])
     assert [path.name for path in written] == ["best-clients=5.yaml", "best-clients=100.yaml"]
     tables = [Table.load(path) for path in written]
     assert [table.name for table in tables] == ["s_best_clients=5", "s_best_clients=100"]
@@ -91,7 +89,7 @@ def test_all_of_several_ties_are_starred(tmp_path):
     best = BestPoints.from_results(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
     assert best.caption() == "* best by validation; the first of equal ones is in its file"
-    [path] = write_all_best(replace(SPACE, seeds=(0, 1, 2)), best, tmp_path)
+    _, path = write_all(replace(SPACE, seeds=(0, 1, 2)), results, best, tmp_path)
     assert Table.load(path).base["mu"] == 0.1
 
 
@@ -102,8 +100,9 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
     assert str(best.caption()).startswith("no best point: the points differ in data, so")
     for none in (best, BestPoints.from_results([result({"mu": 1.0}, [None], 0.5)], "max")):
         (tmp_path / "best.yaml").touch()
-        assert write_all_best(SPACE, none, tmp_path) == []
-        assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
+        write_all(SPACE, bundles, none, tmp_path)
+        names = [path.name for path in tmp_path.iterdir()]
+        assert names == ["points.csv"], "a point that was best before is not any more"
 
 
 def outcome(*folders: Path, rounds: int = 10) -> PointResult:
@@ -216,7 +215,7 @@ def test_a_file_of_points_has_its_figures_under_their_names(tmp_path):
     """A seed without a score leaves its point without one, and one seed has no deviation."""
     whole = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
     some, single = (result({"kind": "a", "mu": 1}, scores, 0.3) for scores in ([0.5, None], [0.2]))
-    write_points([whole, some, single], BestPoints(), tmp_path / "points.csv")
+    assert write_all(SPACE, [whole, some, single], BestPoints(), tmp_path) == [tmp_path / "points.csv"]
     row, unscored, alone = csv.DictReader((tmp_path / "points.csv").open())
     assert list(row) == ["kind", "mu", "seeds", "rounds", *FIGURES, "best"]
     assert (json.loads(row["kind"]), json.loads(row["mu"])) == ({"a": 1}, [0.1])
@@ -251,14 +250,7 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
 def test_data_of_like_names_have_files_of_their_own(tmp_path):
     noises = (0.1, 0.1000001)
     results = [result({"data.noise": noise, "lr": lr}, [0.5], 0.5) for noise in noises for lr in (1, 2)]
-    written = write_all_best(SPACE, BestPoints.from_results(results, "max", ["data.noise"]), tmp_path)
+    best = BestPoints.from_results(results, "max", ["data.noise"])
+    _, *written = write_all(SPACE, results, best, tmp_path)
     assert len(set(written)) == 2
     assert [Table.load(path).base["data.noise"] for path in written] == [*noises]
-
-
-def test_a_sweep_writes_what_it_has(tmp_path):
-    results = [result({"mu": mu}, [mu], 0.5) for mu in (0.1, 0.2)]
-    for best, names in ((BestPoints(), []), (BestPoints.from_results(results, "max"), ["best.yaml"])):
-        written = write_all(SPACE, results, best, tmp_path)
-        assert written == [tmp_path / name for name in ("points.csv", *names)]
-        assert all(path.exists() for path in written)

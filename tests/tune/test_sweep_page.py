@@ -73,7 +73,7 @@ def test_each_method_has_its_best_point_and_its_curve(tmp_path):
     assert 'href="4/seed-0/report.html">4</a>' in page
     assert ">Bold: best by validation<" in page
     assert "so far: Ditto ends at 70.00; Fed-CO2 ends at 80.00" in page
-    [line] = re.findall('points="([^"]*)"><title>Ditto:', page)
+    [line] = re.findall('points="([^"]*)"><title>Ditto ends', page)
     (_, low), (x, same), (step, high), *others = (place.split(",") for place in line.split())
     assert (low, x) == (same, step), "it rises at point 1"
     assert {y for _, y in others} == {high}, "the worse point 3 changes nothing"

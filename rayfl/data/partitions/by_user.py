@@ -1,6 +1,5 @@
 """The natural division: whoever a sample comes from."""
 
-import logging
 from typing import Annotated
 
 import numpy as np
@@ -9,8 +8,7 @@ from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.data.partitions.partition import Partition, divide_parts
 from rayfl.errors import Conflict
 from rayfl.settings import at_least
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 
 class ByUser(Partition):
@@ -33,10 +31,8 @@ class ByUser(Partition):
     def _counts(self, dataset: Dataset) -> np.ndarray:
         """Return every user's number of training samples."""
         if dataset.users is None:
-            raise Conflict(
-                "data.partition",
-                ": ByUser: the data set does not say which user a sample is of: use another, such as IID",
-            )
+            problem = ": ByUser: the data set does not say which user a sample is of"
+            raise Conflict("data.partition", problem, "use another, such as IID")
         return np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
@@ -44,18 +40,11 @@ class ByUser(Partition):
         counts = self._counts(dataset)
         used = np.flatnonzero(counts >= self.min_samples)
         if len(used) < len(counts):
-            log.warning(
-                "ByUser: %d of %d users have fewer than %d training samples, and are left out",
-                len(counts) - len(used),
-                len(counts),
-                self.min_samples,
-            )
+            few = f"{len(counts) - len(used)} of {len(counts)} users have fewer than {self.min_samples}"
+            warn(f"ByUser: {few} training samples, and are left out")
         if clients > len(used):
-            raise Conflict(
-                "clients",
-                f"is {clients}, more than {len(used)} users with at least {self.min_samples} training samples"
-                + (": use fewer, or a smaller min_samples" if self.min_samples > 1 else ": use fewer"),
-            )
+            there = f"{len(used)} users with at least {self.min_samples} training samples"
+            raise Conflict("clients", f"is {clients}, more than {there}", "use fewer, or less min_samples")
         order = used if clients == len(used) else rng.permutation(used)
         client_of = np.full(len(counts), clients)  # of users that are left out
         assert dataset.users is not None

@@ -1,6 +1,5 @@
 """Label skew by shares from a Dirichlet distribution."""
 
-import logging
 from typing import Annotated
 
 import numpy as np
@@ -9,11 +8,11 @@ from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.partition import Partition, by_class, join_indices, make_client_data
 from rayfl.errors import BadData
 from rayfl.settings import above, at_least
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 REDRAWS = 1000  # of a random partition until its minimum counts are reached
 _BATCH = 25  # redraws that are drawn together; a fixed number, because it decides the order of random numbers
+_FEWER = "a smaller min_samples, with 0 for clients that have none"
 
 
 class Dirichlet(Partition):
@@ -43,27 +42,20 @@ class Dirichlet(Partition):
         held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=sum(sizes[TRAIN]))
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
         if clients * self.min_samples > sizes[TRAIN].sum() or clients * min(self.min_samples, 1) > held_out:
+            there = f"{sizes[TRAIN].sum()} training samples and {held_out} for validation or testing"
             raise BadData(
-                "data.partition",
-                f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
-                "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
+                "data.partition", f": {what}: {there} are too few", f"use fewer clients or {_FEWER}"
             )
         minima = (self.min_samples, min(self.min_samples, 1)) if len(sizes) > 1 else (self.min_samples,)
         for minimum in dict.fromkeys(minima):
             cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None
             if cuts is not None:
                 if minimum < self.min_samples:
-                    log.warning(
-                        "%s: %d test samples for every client are out of reach, so 1 is enough now",
-                        what,
-                        self.min_samples,
-                    )
+                    beyond = f"{self.min_samples} test samples for every client are out of reach"
+                    warn(f"{what}: {beyond}, so 1 is enough now")
                 return self._clients_data(dataset, cells, cuts)
-        raise BadData(
-            "data.partition",
-            f": {what} was drawn at least {REDRAWS} times without success",
-            "use fewer clients, a larger alpha or a smaller min_samples, with 0 for clients that have none",
-        )
+        problem = f": {what} was drawn at least {REDRAWS} times without success"
+        raise BadData("data.partition", problem, f"use fewer clients, a larger alpha or {_FEWER}")
 
     def _search(
         self, sizes: dict[int, np.ndarray], clients: int, minimum: int, rng: np.random.Generator

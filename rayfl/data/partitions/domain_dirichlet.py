@@ -46,10 +46,8 @@ class DomainDirichlet(Partition):
     def __post_init__(self) -> None:
         for domain, part in (self.chosen or {}).items():
             if not 0 <= part < self.parts:
-                raise BadValue(
-                    "data.partition.chosen",
-                    f"names part {part} of {domain}, but parts are numbered from 0 to {self.parts - 1}",
-                )
+                problem = f"names part {part} of {domain}, and parts are 0 to {self.parts - 1}"
+                raise BadValue("data.partition.chosen", problem)
 
     @property
     def decides_test(self) -> bool:
@@ -66,9 +64,8 @@ class DomainDirichlet(Partition):
                     raise Unknown(f"data.partition.{option}", problem)
         most = len(dataset.domain_names) * self.parts
         if clients > most:
-            raise Conflict(
-                "clients", f"is {clients}, and the domains have {most} parts: use fewer clients or more parts"
-            )
+            problem = f"is {clients}, and the domains have {most} parts"
+            raise Conflict("clients", problem, "use fewer clients or more parts")
         clients_data: dict[int, ClientData] = {}
         used = clients_of_domains(self, dataset, clients)
         for (domain, mine), own in zip(used, rng.spawn(len(used))):
@@ -108,12 +105,10 @@ class DomainDirichlet(Partition):
                 found = self._draw(sizes, rng)
                 if len(found):
                     return found[0]
-        raise BadData(
-            "data.partition",
-            f": DomainDirichlet: domain {name} cannot be divided at random (or not in {_BATCH * _BATCHES:,} "
-            f"tries) so that each of {self.parts} parts has {self.min_cell} training samples of every class",
-            "use a larger alpha, fewer parts, a smaller min_cell or more samples",
-        )
+        wanted = f"{self.parts} parts with {self.min_cell} training samples of every class"
+        tries = f"{_BATCH * _BATCHES:,} tries"
+        problem = f": DomainDirichlet: domain {name} cannot be divided into {wanted} ({tries})"
+        raise BadData("data.partition", problem, "use a larger alpha, fewer parts or a smaller min_cell")
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw `_BATCH` divisions class by class, and return those that have enough in every cell.
@@ -160,11 +155,7 @@ def _in_proportion(
     held = np.flatnonzero(counts)
     scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
     if not len(cells[scarcest]):
-        raise BadData(
-            "data.partition",
-            f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, and so "
-            "none in the proportions of the training split",
-            "use fewer clients or name the domain in whole_test",
-        )
+        problem = f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}"
+        raise BadData("data.partition", problem, "use fewer clients or name the domain in whole_test")
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return join_indices([cell[:n] for cell, n in zip(cells, keep)])

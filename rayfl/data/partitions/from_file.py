@@ -76,12 +76,9 @@ class FromFile(Partition):
         path, content = self._read()
         dataset = content.dataset if isinstance(content, _Own) else None
         if dataset is not None and dataset["sha256"] != contents["sha256"]:
-            raise Conflict(
-                path,
-                f"divides other data: it was written for {short_repr(dataset.get('name'))} with the digest "
-                f"{short_repr(dataset['sha256'])}, and these have {contents['sha256']}",
-                "use those, or take 'dataset' out of it",
-            )
+            written = f"{short_repr(dataset.get('name'))} with the digest {short_repr(dataset['sha256'])}"
+            problem = f"divides other data: it was written for {written}, and these have {contents['sha256']}"
+            raise Conflict(path, problem, "use those, or take 'dataset' out of it")
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Give clients what the file lists, in its order."""
@@ -90,9 +87,8 @@ class FromFile(Partition):
         with explain_decode_errors(path, _FILE_REMEDY):  # an index of FLGo's may be too large
             lists = _of_flgo(content, dataset) if of_flgo else content.clients
             if len(lists) != clients:
-                raise Conflict(
-                    path, f"has {len(lists)} clients, not {clients}", f"use so many (--clients {len(lists)})"
-                )
+                problem = f"has {len(lists)} clients, not {clients}"
+                raise Conflict(path, problem, f"use --clients {len(lists)}")
             parts = [[np.array(each.get(split, []), np.int64) for split in SPLITS] for each in lists]
             found = [ClientData(train, val, test) for train, val, test in parts]
             check_samples(found, len(dataset), "none" if of_flgo else content.shares)

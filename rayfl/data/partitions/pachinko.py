@@ -32,10 +32,8 @@ class Pachinko(Partition):
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Draw the samples of one client after the other, then shuffle the clients."""
         if dataset.superclasses is None:
-            raise Conflict(
-                "data.partition",
-                ": Pachinko needs classes that belong to superclasses: use CIFAR100 with labels=fine",
-            )
+            problem = ": Pachinko needs classes that belong to superclasses"
+            raise Conflict("data.partition", problem, "use CIFAR100 with labels=fine")
         rng = numpy_generator(self.seed, "pachinko")
         superclass = np.zeros(dataset.classes, np.int64)
         superclass[dataset.labels] = dataset.superclasses

@@ -7,7 +7,6 @@ unless it says otherwise.
 """
 
 import inspect
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,15 +15,21 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.settings import Settings
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 Sharing = Literal["none", "test", "all"]
 """What of samples several clients may have: none, test samples, or all, of each split among themselves."""
 
 
 class Partition(Settings, ABC, place="data.partition"):
-    """How a data set is divided among clients."""
+    """How a data set is divided among clients.
+
+    Examples:
+        >>> from rayfl.data import Dirichlet, Synthetic
+        >>> data = Synthetic(train=100, test=50, partition=Dirichlet(alpha=0.1)).federate(clients=3, seed=0)
+        >>> data.label_matrix().shape  # samples of each client and class
+        (3, 10)
+    """
 
     @abstractmethod
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
@@ -150,13 +155,8 @@ def clients_of_domains(partition: object, dataset: Dataset, clients: int) -> lis
     """
     domains = len(dataset.domain_names)
     if clients < domains:
-        log.warning(
-            "%s: %d clients for %d domains, so these are unused: %s",
-            type(partition).__name__,
-            clients,
-            domains,
-            ", ".join(dataset.domain_names[clients:]),
-        )
+        few = f"{type(partition).__name__}: {clients} clients for {domains} domains"
+        warn(f"{few}, so these are unused: {', '.join(dataset.domain_names[clients:])}")
     return [(domain, np.arange(domain, clients, domains)) for domain in range(min(domains, clients))]
 
 

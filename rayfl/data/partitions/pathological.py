@@ -54,15 +54,11 @@ class Pathological(Partition):
         """Return the (class, share) pairs of every client."""
         s = self.classes_per_client
         if s > classes:
-            raise Conflict(
-                "data.partition.classes_per_client", f"is {s}, but the data set has only {classes} classes"
-            )
+            problem = f"is {s}, but the data set has only {classes} classes"
+            raise Conflict("data.partition.classes_per_client", problem)
         if s * clients % classes:
-            raise Conflict(
-                "data.partition",
-                f": Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
-                f"{classes}: choose numbers so that {s} x {clients} becomes a multiple of {classes}",
-            )
+            problem = f": Pathological: {clients} clients x {s} classes is no multiple of {classes} classes"
+            raise Conflict("data.partition", problem, "choose other numbers")
         owners = s * clients // classes
         shares = rng.uniform(0.4, 0.6, size=(classes, owners))
         shares /= shares.sum(axis=1, keepdims=True)
@@ -103,11 +99,8 @@ def _tenths(dataset: Dataset, client: int, indices: np.ndarray) -> ClientData:
         mine = indices[labels == c]
         tenth = max(1, round(len(mine) / 10))
         if len(mine) <= 2 * tenth:
-            raise BadData(
-                "data.partition.split",
-                f"is pooled, and client {client} gets {len(mine)} samples of class {dataset.class_names[c]}, "
-                "too few to train, validate and test with: use fewer clients or fewer classes_per_client",
-            )
+            gets = f"client {client} gets {len(mine)} samples of class {dataset.class_names[c]}"
+            raise BadData("data.partition.split", f"is pooled, and {gets}: too few", "use fewer clients")
         for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
             part.append(piece)
     return make_client_data(dataset, *map(join_indices, parts))

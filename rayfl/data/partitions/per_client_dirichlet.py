@@ -91,8 +91,6 @@ def _take_in_common(
     counts = [round_shares(size * mine, size) for mine in shares]
     for c, cell in enumerate(cells):
         if (most := max(int(mine[c]) for mine in counts)) > len(cell):
-            problem = (
-                f"is {size}, and a client's shares take {most} samples of class {c}, which has {len(cell)}"
-            )
+            problem = f"is {size}, and a client takes {most} samples of class {c}, which has {len(cell)}"
             raise Conflict(place, problem, "use fewer, or a larger data.partition.alpha")
     return [join_indices([rng.permutation(cell)[:n] for cell, n in zip(cells, mine)]) for mine in counts]

@@ -46,9 +46,8 @@ class Superclass(Partition):
     def _members(self, dataset: Dataset, clients: int) -> np.ndarray:
         """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""
         if dataset.subclasses is None:
-            raise Conflict(
-                "data.partition", ": Superclass needs labels with subclasses: use CIFAR100 with labels=coarse"
-            )
+            problem = ": Superclass needs labels with subclasses"
+            raise Conflict("data.partition", problem, "use CIFAR100 with labels=coarse")
         members = [np.unique(dataset.subclasses[dataset.labels == s]) for s in range(dataset.classes)]
         count = len(members[0])
         if clients % count:

@@ -6,7 +6,6 @@ Its name carries a checksum of everything that decides its content.
 
 import hashlib
 import json
-import logging
 import math
 import os
 import zipfile
@@ -21,8 +20,7 @@ import platformdirs
 from rayfl.errors import Damaged
 from rayfl.system.files import explain_read_errors, folder_entries, open_file, replace_file
 from rayfl.system.memory import check_memory
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 _CACHE_VERSION = 1  # raise it whenever other images are made of the same files
 _MANY = 500  # images; the decoding of fewer is not worth a bar
@@ -73,11 +71,9 @@ def map_images(file: Path) -> MappedImages:
         shape, start, crc = _image_layout(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
     except Exception as error:  # a damaged zip file can raise nearly anything
-        raise Damaged(
-            file,
-            f"has decoded images and cannot be read on this machine ({error}): on a cluster, the cache "
-            "folder (RAYFL_CACHE) must be storage that all hosts share",
-        ) from None
+        problem = f"has decoded images and cannot be read on this machine ({error})"
+        remedy = "on a cluster, the cache folder (RAYFL_CACHE) must be storage that all hosts share"
+        raise Damaged(file, problem, remedy) from None
     images.file, images.crc = file, crc
     return images
 
@@ -128,11 +124,9 @@ def use_cache(
     try:
         _write_cache(path, decode, name)
     except OSError as error:
-        log.warning(
-            "%s could not be written (%s): the images are decoded in every run and held in memory. "
-            "RAYFL_CACHE or the option cache can name another folder",
-            path,
-            error,
+        warn(
+            f"{path} could not be written ({error}): the images are decoded in every run and held in memory. "
+            "RAYFL_CACHE or the option cache can name another folder"
         )
     found = _read_cache(path, verify=False)
     if found is not None:
@@ -158,7 +152,7 @@ def _read_cache(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndar
     except PermissionError:  # whether the file can be made anew shows when it is written
         return None
     except Exception as error:  # a damaged zip file can raise nearly anything
-        log.warning("the cache file %s is damaged (%s) and is made anew", path, error)
+        warn(f"the cache file {path} is damaged ({error}) and is made anew")
         return None
 
 

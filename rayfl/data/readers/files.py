@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import hashlib
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -37,11 +38,8 @@ def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5"
     with explain_read_errors(path), open_file(path) as file:
         found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     if found != published:
-        raise Damaged(
-            path,
-            f"is not the published file: its {kind.upper()} is {found}, not {published}. It may be damaged "
-            f"or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)",
-        )
+        problem = f"is not the published file: its {kind.upper()} is {found}, not {published}"
+        raise Damaged(path, problem, f"{REPLACE}; or read it as it is with --data.verify false")
 
 
 def read_packed(path: Path) -> bytes:
@@ -87,11 +85,8 @@ def check_decoded(path: Path, size: int) -> None:
         size: bytes of what it decodes to.
     """
     if size > max(UNPACKED, _EXPANSION * path.stat().st_size):
-        raise Damaged(
-            path,
-            f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do: if "
-            "they are right, give them as .npy files",
-        )
+        problem = f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do"
+        raise Damaged(path, problem, "if they are right, give them as .npy files")
     check_memory(size, f"the content of {path}", "use fewer samples")
 
 
@@ -154,24 +149,27 @@ def images_and_labels(path: Path, images: Any, labels: Any, classes: int = 10) -
     return images, numbers.reshape(-1).astype(np.int64)
 
 
-class FileData(Data):
-    """A data set that is read from files."""
+class FolderData(Data):
+    """A data set that is read from a folder."""
 
     root: str | None = None
     """Folder that holds the data set's files or folders."""
-    verify: bool = True
-    """Whether files must be the published ones."""
-    source: ClassVar[str] = ""  # where one gets the files
     hint: ClassVar[str] = ""  # what else helps where no root is given
 
     def folder(self) -> Path:
         """Return root."""
         if self.root is None:
-            raise Missing(
-                "data.root",
-                f"is not given: {type(self).__name__} needs the folder that holds its files{self.hint}",
-            )
-        return Path(self.root).expanduser()
+            needs = f"{type(self).__name__} needs the folder that holds its files{self.hint}"
+            raise Missing("data.root", "is not given", needs)
+        return Path(os.path.expanduser(self.root))
+
+
+class FileData(FolderData):
+    """A published data set that is read from files."""
+
+    verify: bool = True
+    """Whether files must be the published ones."""
+    source: ClassVar[str] = ""  # where one gets the files
 
     def not_found(self, what: str, place: object, advice: str = "Set root to the right folder") -> UserError:
         """Return what to say of files that are not there.
@@ -221,10 +219,8 @@ class Published(FileData):
                 root.mkdir(parents=True, exist_ok=True)
                 self.fetch(root)
             except Exception as error:  # network, disk, checksum: torchvision passes on whatever went wrong
-                raise Shortage(
-                    "data.download",
-                    f"of {type(self).__name__} failed ({error}): check the network or copy the files by hand",
-                ) from None
+                problem = f"of {type(self).__name__} failed ({error})"
+                raise Shortage("data.download", problem, "check the network or copy the files") from None
         return root
 
     def check(self, root: Path, file: str) -> Path:

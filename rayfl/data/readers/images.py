@@ -84,11 +84,9 @@ def stack_all(what: object, inputs: Iterable[np.ndarray], count: int) -> np.ndar
             check_memory(count * each.nbytes, f"{what}: {count:,} samples", "use fewer samples")
             x = np.empty((count, *each.shape), each.dtype)
         if each.shape != x.shape[1:] or each.dtype != x.dtype:
-            raise BadData(
-                what,
-                f": sample {i} is {each.dtype} {list(each.shape)}, and sample 0 {x.dtype} "
-                f"{list(x.shape[1:])}: they must have the same type and shape; a transform can do that",
-            )
+            there, first = (f"{array.dtype} {list(array.shape)}" for array in (each, x[0]))
+            problem = f": sample {i} is {there}, and sample 0 {first}"
+            raise BadData(what, problem, "use one type and shape; a transform can do that")
         x[i] = each
     return x
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from rayfl.data.base import Data, carve
-from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, check_finite
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.task import NOT_ASKED, TASKS, Kind, named_task
 from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
+from rayfl.settings import at_least, below
 from rayfl.system.memory import check_memory
 from rayfl.system.text import short_repr
 
@@ -84,6 +85,17 @@ class Form:
 class SampleData(Data):
     """Data of somebody's own; classes below it have the option ``users``, which says whose each sample is."""
 
+    names: Sequence[str] | None = None
+    """Names of the classes, for labels from 0; the labels by default. Of other targets, of outputs."""
+    task: str | None = None
+    """What is learned: ``classes``, ``numbers``, ``labels``, ``positions``, or the import path of a class of
+    your own, see :class:`rayfl.data.task.Task`; by default as the targets say.
+    """
+    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
+    """If nothing says what is for testing: the share of every user's samples, or of all samples, that is.
+    These are the same samples for every seed.
+    """
+
     def default_partition(self) -> Partition:
         """Return a client per user where the samples have users, else IID."""
         return super().default_partition() if getattr(self, "users", None) is None else ByUser()
@@ -103,8 +115,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     parts = [*origins.values()]
     what = [f"{name}: the {_PART_NAMES[origin]} samples" for origin in origins]
     inputs = [_as_inputs(which, part.x) for which, part in zip(what, parts)]
-    forms = [_form_of_images(name, x) for x in inputs]
-    inputs = [x for x, _ in forms]
+    inputs, told = zip(*(_form_of_images(name, x) for x in inputs))
     sizes = [len(x) for x in inputs]
     given = [_plain_targets(which, part.y) for which, part in zip(what, parts)]
     learned, remarks = _learned(name, what, given, sizes, form)
@@ -126,7 +137,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         std=tuple(map(float, form.std or (1.0,) * channels)),
         users=users,
         user_names=user_names,
-        remarks=(*form.remarks, *remarks, *forms[0][1]),
+        remarks=(*form.remarks, *remarks, *told[0]),
         warnings=tuple(form.warnings),
     )
     if test is None and form.test_fraction:
@@ -203,12 +214,11 @@ def _kind_of(what: str, y: Any) -> Kind:
         raise BadData(what, problem, "give truth values, or data.task=labels, for several labels a sample")
     if y.dtype.kind in "iu" and y.ndim >= 2:
         return "positions"
-    raise BadData(
-        what,
-        f"have y of {y.dtype} {list(y.shape)}: there is no such task. It is whole numbers or texts [N] for "
-        "classes, floats [N] or [N, k] for numbers, truth values [N, k] for several labels, or whole numbers "
-        "[N, ...] for classes of positions",
+    known = (
+        "whole numbers or texts [N] are classes, floats [N, k] numbers, truth values [N, k] several labels, "
+        "whole numbers [N, ...] classes of positions"
     )
+    raise BadData(what, f"have y of {y.dtype} {list(y.shape)}", known)
 
 
 def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
@@ -216,12 +226,9 @@ def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
     kinds = {"numbers": "fiub", "labels": "biuf", "positions": "iu"}[kind]
     if isinstance(y, NamedLabels) or y.dtype.kind not in kinds or (y.ndim > 2 and kind != "positions"):
         found = "names" if isinstance(y, NamedLabels) else f"{y.dtype} {list(y.shape)}"
-        raise BadData(
-            what, f"have y of {found}, and data.task is {kind}", "give other targets or another task"
-        )
+        raise BadData(what, f"have y of {found}, and data.task is {kind}", "give others, or another task")
     y = y[:, None] if y.ndim == 1 else y
-    if y.dtype.kind == "f" and (first := not_finite(y)) is not None:
-        raise BadData(what, f"have NaN or infinity in y, first in sample {first} (from 0)", "leave it out")
+    check_finite(what, "y", y)
     if kind == "numbers":
         return y.astype(np.float32)
     if kind == "labels":
@@ -229,9 +236,7 @@ def _as_targets(what: str, y: Any, kind: Kind) -> np.ndarray:
             raise BadData(what, "have labels other than 0 and 1", "each label is there or not")
         return y.astype(bool)
     if ((y < 0) & (y != NOT_ASKED)).any():
-        raise BadData(
-            what, f"have classes of positions below 0 other than {NOT_ASKED}", "that one: not asked"
-        )
+        raise BadData(what, "have classes of positions below 0", f"only {NOT_ASKED} may be: not asked for")
     return y.astype(np.int64)
 
 
@@ -286,10 +291,7 @@ def as_array(given: Any) -> np.ndarray | None:
     """Return a NumPy array, or a PyTorch tensor as one; None for anything else."""
     if isinstance(given, np.ndarray):
         if np.ma.is_masked(given):
-            raise BadData(
-                f"an array {list(given.shape)} has masked values: leave out such samples, or fill in values, "
-                "array.filled(...)"
-            )
+            raise BadData(f"an array {list(given.shape)} has masked values: fill them in, array.filled(...)")
         return np.asarray(given)
     if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach"):
         return None
@@ -318,11 +320,8 @@ def _as_inputs(what: str, given: Any) -> np.ndarray:
     images = x is not None and x.dtype == np.uint8 and x.ndim in (3, 4)
     if x is None or x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
         found = short_repr(given) if x is None else f"{x.dtype} {list(x.shape)}"
-        raise BadData(
-            what,
-            f"have x of {found}: it must be an array or a tensor of images, uint8 [N, C, H, W], or of floats "
-            "or whole numbers (token ids) [N, ...]",
-        )
+        known = "images, uint8 [N, C, H, W], floats [N, ...] or whole numbers (token ids) [N, ...]"
+        raise BadData(what, f"have x of {found}", f"give an array or a tensor of {known}")
     if not x.size:
         raise BadData(what, f"have an empty x, {list(x.shape)}", "give at least one sample")
     if images:
@@ -330,16 +329,11 @@ def _as_inputs(what: str, given: Any) -> np.ndarray:
     if x.dtype.kind == "f":
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
-        if (first := not_finite(x)) is not None:
-            raise BadData(
-                what, f"have NaN or infinity in x, first in sample {first} (from 0)", "leave such samples out"
-            )
+        check_finite(what, "x", x)
         return x
     if x.min() < 0 or x.max() >= _IDS:
-        raise BadData(
-            what,
-            f"have token ids from {x.min()} to {x.max()}, not 0 to {_IDS - 1:,}; other numbers must be float",
-        )
+        known = f"ids are 0 to {_IDS - 1:,}; other numbers must be float"
+        raise BadData(what, f"have token ids from {x.min()} to {x.max()}", known)
     return x.astype(np.int64, copy=False)
 
 
@@ -412,8 +406,6 @@ def _as_groups(
     arrays = [array for values in given if (array := _list_as_array(values)) is not None]
     fine = all(array.ndim == 1 and array.dtype.kind in "iuU" for array in arrays)
     if not fine or [*map(len, arrays)] != sizes:
-        raise BadData(
-            name, f": {field} must be whole numbers or texts [N], as many as there are samples in every part"
-        )
+        raise BadData(name, f": {field} must be whole numbers or texts [N], one for every sample")
     found, numbers = np.unique(np.concatenate(arrays), return_inverse=True)
     return numbers.astype(np.int64), tuple(map(str, found))

@@ -106,33 +106,18 @@ def _read_parquet(path: Path, file: Any) -> pd.DataFrame:
 
 
 def column(path: object, name: str, values: Any) -> np.ndarray:
-    """Return an Arrow column of a file as an array: [n], or [n, k] of lists of k numbers each."""
+    """Return an Arrow column of a file as an array: [n], or [n, k] of lists of k entries each."""
     import pyarrow as pa
 
     if values.null_count:
-        raise BadData(
-            path, f": column {name!r} has {values.null_count} empty entries", "leave out or fill in such rows"
-        )
+        problem = f": column {name!r} has {values.null_count} empty entries"
+        raise BadData(path, problem, "leave out or fill in such rows")
     held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_string(held) or pa.types.is_large_string(held):
-        whole = values.dictionary_encode().combine_chunks()
-        return np.array(whole.dictionary.to_pylist(), dtype=str)[whole.indices.to_numpy()]
-    values = values.cast(held)
-    if _is_number_type(held) or pa.types.is_boolean(held):
-        return np.asarray(values.to_numpy())
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(is_list(held) for is_list in lists) and _is_number_type(held.value_type):
-        whole = values.combine_chunks()
-        whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
-        inside = whole.flatten()
-        lengths = np.unique(whole.value_lengths().to_numpy(zero_copy_only=False))
-        if len(lengths) > 1 or inside.null_count:
-            raise BadData(path, f": column {name!r} has lists of different lengths, or with empty entries")
-        return inside.to_numpy(zero_copy_only=False).reshape(len(whole), lengths[0] if len(lengths) else 0)
-    raise BadData(path, f": column {name!r} holds {held}: rayfl reads numbers, texts and lists of numbers")
-
-
-def _is_number_type(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    if isinstance(held, pa.BaseExtensionType):
+        raise BadData(path, f": column {name!r} holds {held}", "give numbers, texts or lists of numbers")
+    found: np.ndarray = values.cast(held).to_numpy()
+    if len(found) and isinstance(found[0], np.ndarray):
+        if len(lengths := {*map(len, found)}) > 1:
+            raise BadData(path, f": column {name!r} has lists of different lengths, {sorted(lengths)[:2]}")
+        found = np.stack(list(found))
+    return found

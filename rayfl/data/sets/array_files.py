@@ -1,13 +1,11 @@
 """`ArrayFiles`: samples in files of NumPy's format."""
 
 from pathlib import Path
-from typing import Annotated
 
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_arrays
 from rayfl.errors import Missing
-from rayfl.settings import at_least, below
 from rayfl.system.files import explain_decode_errors
 
 
@@ -40,16 +38,6 @@ class ArrayFiles(SampleData):
     """Name of the array or column that has the user of each sample, as numbers or texts."""
     domains: str | None = None
     """Name of the array or column that has the domain of each sample, as numbers or texts."""
-    names: list[str] | None = None
-    """Names of the classes, for labels from 0; the labels by default."""
-    task: str | None = None
-    """What is learned: ``classes``, ``numbers``, ``labels``, ``positions``, or the import path of a class of
-    your own; by default as the labels say.
-    """
-    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
-    """If there is no test file: the share of every user's samples, or of all samples, that is for testing.
-    These are the same samples for every seed.
-    """
     mean: list[float] | None = None
     """Per channel, of images scaled to [0, 1]; 0 by default."""
     std: list[float] | None = None

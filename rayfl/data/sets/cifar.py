@@ -177,10 +177,7 @@ _CHUNK = 1000  # images that are made together, so that making them needs little
 def noise_levels(strongest: float, clients: int) -> np.ndarray:
     """Return each client's standard deviation, ``strongest * i / (clients - 1)``: float64 [clients]."""
     if clients < 2:
-        raise Conflict(
-            "data.noise",
-            f"is {strongest:g}, from none at the first client to all at the last: use at least 2 clients",
-        )
+        raise Conflict("data.noise", f"is {strongest:g}, and rises from client to client", "use several")
     return strongest * np.arange(clients) / (clients - 1)
 
 

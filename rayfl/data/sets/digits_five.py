@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from rayfl.data.sets.digits import Part, digit_dataset, join_labels
 from rayfl.data.sets.folders import plain_name, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import BadValue, Conflict, UserError
+from rayfl.settings import at_least, at_most
 from rayfl.system.files import explain_decode_errors, explain_read_errors, open_file
 
 PART = 743.8
@@ -59,7 +60,7 @@ class DigitsFive(FileData):
     """Whether a domain has FedBN's few training images (``fedbn``) or all of them (``full``, which needs
     the originals).
     """
-    quantity: float = 1.0
+    quantity: Annotated[float, at_least(0.0014), at_most(_N_PARTS)] = 1.0
     """How many of FedBN's ten training parts a domain has: a whole number from 1 to 10, or a number below 1
     for that fraction of the first one.
     """
@@ -69,24 +70,15 @@ class DigitsFive(FileData):
         names = None if self.domains is None else [plain_name(name) for name in self.domains]
         chosen = [name for name in _DOMAINS if names is None or plain_name(name) in names]
         if not chosen or (names is not None and len(names) != len(chosen)):
-            raise BadValue(
-                "data.domains", f"is {self.domains}", f"it must be some of {', '.join(_DOMAINS)}, each once"
-            )
+            known = f"it must be some of {', '.join(_DOMAINS)}, each once"
+            raise BadValue("data.domains", f"is {self.domains}", known)
         if names is not None:
             vars(self)["domains"] = chosen
-        whole = self.quantity in range(1, _N_PARTS + 1)
-        if not (whole or 1 / int(PART) <= self.quantity < 1):
-            raise BadValue(
-                "data.quantity",
-                f"is {self.quantity}: it must be a whole number from 1 to {_N_PARTS}, or below 1 and large "
-                f"enough for an image (1/{int(PART)})",
-            )
+        if self.quantity > 1 and self.quantity % 1:
+            raise BadValue("data.quantity", f"is {self.quantity:g}", "it must be a whole number, or below 1")
         if self.scale == "full" and self.quantity != 1:
-            raise Conflict(
-                "data.quantity",
-                f"is {self.quantity:g}, a number of FedBN's training parts, and data.scale=full takes all "
-                "training images: give one of them",
-            )
+            problem = f"is {self.quantity:g}, and data.scale=full takes all training images"
+            raise Conflict("data.quantity", problem, "give one of them")
 
     def published_sizes(self) -> Mapping[str, int]:
         """Return the images in use of all five domains: test images, and FedBN's or all training images."""
@@ -113,11 +105,10 @@ class DigitsFive(FileData):
     def _images_in_use(self, name: str, available: int) -> int:
         wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
         if wanted > available:
-            raise Conflict(
-                "data.quantity",
-                f"is {self.quantity:g}, which takes {wanted} training images, and domain {name} has "
-                f"{available} here: use a smaller one or other domains (--data.domains)",
+            problem = (
+                f"is {self.quantity:g}: {wanted} training images, and domain {name} has {available} here"
             )
+            raise Conflict("data.quantity", problem, "use a smaller one, or other domains (--data.domains)")
         return wanted
 
     def complete_domains(self) -> dict[str, Path]:
@@ -162,10 +153,8 @@ class DigitsFive(FileData):
         """Return a domain's training images, all or those of the ten parts, and its test images."""
         if files.layout.read is None:
             if self.scale == "full":
-                raise Conflict(
-                    "data.scale",
-                    f"is full, and {files.folder} has FedBN's ten parts of domain {name}: use quantity=10",
-                )
+                problem = f"is full, and {files.folder} has FedBN's ten parts of domain {name}"
+                raise Conflict("data.scale", problem, "use quantity=10")
             *parts, held_out = (_read_prepared(path, self.verify) for path in files.paths)
             return _join_parts(files.folder, parts), held_out
         images, labels = _join_parts(files.folder, files.layout.read(files.folder, self.verify))

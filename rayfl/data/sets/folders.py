@@ -1,7 +1,6 @@
 """Data sets of several domains whose images lie in folders: root/domain/class/*."""
 
 import hashlib
-import logging
 import os
 import unicodedata
 from abc import abstractmethod
@@ -22,8 +21,7 @@ from rayfl.errors import BadData
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above
 from rayfl.system.files import folder_entries
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 _MEDICAL = (".dcm", ".nii", ".gz", ".nrrd", ".mha")
 _IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -174,11 +172,8 @@ class DomainFolders(FileData):
             for label, name in enumerate(classes):
                 folder = subfolder(above, name) or above / name  # which one's own data may lack
                 if folder in taken:
-                    raise BadData(
-                        folder,
-                        f'would be read for class "{name}" of domain {domain}, too: spell folders alike, '
-                        "or name each once in domains and classes (--data.domains, --data.classes)",
-                    )
+                    problem = f'would be read for class "{name}" of domain {domain}, too'
+                    raise BadData(folder, problem, "name each once in data.domains and data.classes")
                 taken.add(folder)
                 inside = folder_entries(folder) if folder.is_dir() else []
                 found = _text_names(folder, [entry.name for entry in inside if _is_image(entry)])
@@ -189,19 +184,13 @@ class DomainFolders(FileData):
                 labels += [label] * len(found)
                 numbers += [list(domains).index(domain)] * len(found)
         if others:
-            log.warning(
-                "%s: %d files or folders among the images are left out, such as %r: "
-                "names of images end in %s",
-                type(self).__name__,
-                len(others),
-                str(others[0]),
-                ", ".join(sorted(_IMAGE_ENDINGS)),
-            )
+            left_out = f"{len(others)} files or folders among the images are left out"
+            ends = f"names of images end in {', '.join(sorted(_IMAGE_ENDINGS))}"
+            warn(f"{type(self).__name__}: {left_out}, such as {str(others[0])!r}: {ends}")
         for given, there, what in ((classes, labels, "class"), (domains, numbers, "domain")):
             if absent := [name for i, name in enumerate(given) if i not in set(there)]:
-                raise self.not_found(
-                    f'any image of the {what} "{absent[0]}"', root, "Leave it out, or add images"
-                )
+                missing = f'any image of the {what} "{absent[0]}"'
+                raise self.not_found(missing, root, "Leave it out, or add images")
         arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
         return Found(root, files, *arrays, tuple(domains), tuple(classes), tuple(lacking))
 
@@ -232,11 +221,9 @@ class ImageFolders(DomainFolders):
             return replace(found, domain_names=(type(self).__name__,))
         domains = self.domains or _folders(root)
         if all(plain_name(domain) in _SPLIT_FOLDERS for domain in domains):
-            log.warning(
-                "ImageFolders: %s in %s are read as domains, and each is divided into training and test "
-                "images anew: to keep the division, give both to rayfl.data.from_torchvision as data sets",
-                " and ".join(domains),
-                root,
+            warn(
+                f"ImageFolders: {' and '.join(domains)} in {root} are read as domains, and each is divided "
+                "anew: to keep the division, give both to rayfl.data.from_torchvision as data sets"
             )
         classes = self.classes
         if classes is None:
@@ -244,9 +231,7 @@ class ImageFolders(DomainFolders):
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
         if not classes:
             if scan := next((path for path in root.rglob("*") if path.suffix.lower() in _MEDICAL), None):
-                raise BadData(
-                    scan, "is no image that rayfl reads", "convert such files to PNG or NumPy first"
-                )
+                raise BadData(scan, "is no image that rayfl reads", "convert it to PNG or NumPy first")
             raise BadData(root, "holds no folders in folders; ImageFolders reads images from domain/class/*")
         return self.scan(root, domains, classes)
 

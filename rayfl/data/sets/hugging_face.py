@@ -12,11 +12,11 @@ from pydantic import StringConstraints
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.dataset import Dataset
+from rayfl.data.readers.files import FolderData
 from rayfl.data.readers.images import open_image, pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
-from rayfl.settings import at_least, below
 from rayfl.system.files import convert_content, explain_decode_errors, open_file, read_json
 from rayfl.system.memory import check_memory
 
@@ -29,7 +29,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
 """A name of a file in the same folder: no path, and not ``.`` or ``..``."""
 
 
-class HuggingFaceData(SampleData):
+class HuggingFaceData(SampleData, FolderData):
     """A data set of Hugging Face's library ``datasets``, as its ``save_to_disk`` has written it.
 
     Inputs are pictures of one size, lists of equally many numbers, or of token ids. Nothing is downloaded,
@@ -37,8 +37,6 @@ class HuggingFaceData(SampleData):
     several) is the default partition.
     """
 
-    root: str | None = None
-    """The folder that was written; it must be given."""
     train: str = "train"
     """Split with the training samples, where there are several."""
     test: str | None = None
@@ -55,18 +53,14 @@ class HuggingFaceData(SampleData):
     """Column with the user of each sample."""
     domains: str | None = None
     """Column with the domain of each sample."""
-    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
-    """If there is no split for testing: the share of every user's samples, or of all samples, that is."""
 
     def load(self) -> Dataset:
         """Read the columns."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: HuggingFaceData needs the folder of the data set")
+        folder = self.folder().absolute()
         try:
             from datasets import load_from_disk  # a folder of that name has no such function
         except ImportError:
             raise Missing("data", ": HuggingFaceData needs datasets", "pip install 'rayfl[hf]'") from None
-        folder = Path(self.root).expanduser().absolute()
         with explain_decode_errors(folder, _SAVE_REMEDY):
             size = 0
             for above, _, names in os.walk(folder, onerror=_raise):
@@ -86,7 +80,7 @@ class HuggingFaceData(SampleData):
         uses = {"training": self.train, "testing": tests, "validation": vals}
         used = ", ".join(f"{name!r} for {use}" for use, name in uses.items() if name)
         remarks = [f"splits of the data: {used}"] if several else []
-        form = Form("HuggingFaceData", None, self.test_fraction, remarks=remarks)
+        form = Form("HuggingFaceData", self.names, self.test_fraction, remarks=remarks, task=self.task)
         return dataset_of(train, test, form, val)
 
     def _part(self, found: Any, split: str) -> Samples:

@@ -1,6 +1,5 @@
 """Office-Caltech10, DomainNet and PACS: photographs, drawings and paintings of the same few classes."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,8 +11,7 @@ from rayfl.data.readers.files import read_packed, unpickle
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain_name, stratified
 from rayfl.errors import Damaged
 from rayfl.system.files import convert_content, explain_decode_errors
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 ALL_OR_NONE = "Complete the lists, remove all of them"
 _FRESH = "replace it by a fresh copy"
@@ -53,11 +51,9 @@ class _Published(DomainFolders):
         for k, name in enumerate(found.domain_names):
             n = int((origin[found.domains == k] != UNUSED).sum())
             if n != self.published[name]:
-                raise Damaged(
-                    found.root,
-                    f"has {n} images of domain {name}, and {self.published[name]} were published",
-                    "complete the folder, or use it as it is with verify=False (--data.verify false)",
-                )
+                problem = f"has {n} images of domain {name}, and {self.published[name]} were published"
+                remedy = "complete the folder, or use it as it is with --data.verify false"
+                raise Damaged(found.root, problem, remedy)
 
 
 class _Protocols(_Published):
@@ -127,8 +123,8 @@ class _Protocols(_Published):
         paths = [(d, found.root / f"{d}_{part}.{ending}") for d in found.domain_names for part in parts]
         missing = [path for _, path in paths if not path.is_file()]
         if missing == [path for _, path in paths]:
-            line = "%s: the lists (%s and so on) are not in %s, so %s"
-            log.warning(line, type(self).__name__, missing[0].name, found.root, otherwise)
+            name, first = type(self).__name__, missing[0].name
+            warn(f"{name}: the lists ({first} and so on) are not in {found.root}, so {otherwise}")
             return None
         if missing:
             raise self.not_found(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)

@@ -1,16 +1,15 @@
 """`LEAFFiles`: data of users in the JSON that LEAF's scripts write."""
 
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.readers.files import FolderData
 from rayfl.data.readers.samples import Form, dataset_of_users
 from rayfl.errors import BadData, Conflict, Missing
 from rayfl.settings import at_least
@@ -38,7 +37,7 @@ class _LeafFile(TypedDict):
     user_data: dict[str, _User]
 
 
-class LEAFFiles(Data):
+class LEAFFiles(FolderData):
     """Data of users as LEAF (Caldas et al., 2018) divides them: root/train/*.json and root/test/*.json.
 
     rayfl reads files in which every sample is a list of equally many numbers with a whole number as label
@@ -51,8 +50,6 @@ class LEAFFiles(Data):
 
     _natural = ByUser
 
-    root: str | None = None
-    """Folder with the folders train and test, such as data/femnist/data; it must be given."""
     shape: tuple[Annotated[int, at_least(1)], ...] | None = None
     """Shape of an input of numbers, such as [1, 28, 28] of FEMNIST; as in the files if not given."""
     task: Literal["classes", "positions"] = "classes"
@@ -62,9 +59,7 @@ class LEAFFiles(Data):
 
     def load(self) -> Dataset:
         """Read all files."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: LEAFFiles needs the folder that holds its files")
-        folder = Path(os.path.expanduser(self.root))
+        folder = self.folder()
         train, test = (self._part(folder / name) for name in ("train", "test"))
         texts = any(x.dtype == np.int64 for x, _ in train.values())
         form = Form(type(self).__name__, character_names() if texts else None, task=self.task)
@@ -85,9 +80,8 @@ class LEAFFiles(Data):
                         raise ValueError(f"user {short_repr(user)} is there twice")
                     given = content["user_data"][user]
                     if given["x"]:
-                        samples[user] = self._samples(
-                            f"{path}: user {short_repr(user)}", given["x"], given["y"]
-                        )
+                        who = f"{path}: user {short_repr(user)}"
+                        samples[user] = self._samples(who, given["x"], given["y"])
         if not samples:
             raise BadData(folder, "has no samples", "use a smaller sampling in LEAF's preprocess.sh")
         return samples
@@ -104,17 +98,13 @@ class LEAFFiles(Data):
             return x, last if self.task == "classes" else np.column_stack([x[:, 1:], last])
         x, y = np.array(inputs), np.array(labels)
         if x.dtype.kind not in "iuf" or x.ndim < 2:
-            raise BadData(
-                who,
-                f"has samples such as {short_repr(inputs[0])}, and rayfl reads lists of equally many "
-                "numbers, and text of equal length",
-            )
+            known = "rayfl reads lists of equally many numbers, and texts of equal length"
+            raise BadData(who, f"has samples such as {short_repr(inputs[0])}", known)
         if y.dtype.kind not in "iuf" or (y != np.round(y)).any() or (np.abs(y) >= 2**63).any():
             raise BadData(who, f"has labels such as {short_repr(labels[0])}, and rayfl reads whole numbers")
         if self.shape and math.prod(self.shape) != x[0].size:
-            raise Conflict(
-                "data.shape", f"is {list(self.shape)}, and samples have {x[0].size} numbers: {who}"
-            )
+            problem = f"is {list(self.shape)}, and samples have {x[0].size} numbers: {who}"
+            raise Conflict("data.shape", problem)
         with np.errstate(over="ignore"):  # infinity is refused with all other samples
             x = x.astype(np.float32).reshape(len(x), *(self.shape or x.shape[1:]))
         return x, y.astype(np.int64)

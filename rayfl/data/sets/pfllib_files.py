@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,11 +10,10 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.readers.files import is_there, unpickle_entry
+from rayfl.data.readers.files import FolderData, is_there, unpickle_entry
 from rayfl.data.readers.samples import Form, dataset_of_users
 from rayfl.errors import Conflict, InUse, Missing
 from rayfl.system.files import (
@@ -25,8 +23,7 @@ from rayfl.system.files import (
     read_json,
     write_file,
 )
-
-log = logging.getLogger(__name__)
+from rayfl.system.text import warn
 
 Layout = Literal["current", "early"]
 _FILES = {"current": "{split}/{client}.npz", "early": "{split}/{split}{client}_.npz"}
@@ -43,7 +40,7 @@ class _Config(TypedDict, total=False):
     num_classes: _Total
 
 
-class PFLlibFiles(Data):
+class PFLlibFiles(FolderData):
     """Samples of clients as PFLlib's scripts divide and write them: root/train/0.npz, root/test/0.npz.
 
     rayfl also reads the early layout, train/train0_.npz and test/test0_.npz. Every file has the inputs ``x``
@@ -55,14 +52,9 @@ class PFLlibFiles(Data):
 
     _natural = ByUser
 
-    root: str | None = None
-    """Folder with the folders train and test, such as dataset/Cifar10; it must be given."""
-
     def load(self) -> Dataset:
         """Read the files of all clients."""
-        if self.root is None:
-            raise Missing("data.root", "is not given: PFLlibFiles needs the folder that holds its files")
-        folder = Path(self.root).expanduser()
+        folder = self.folder()
         config, path = _Config(), folder / "config.json"
         if is_there(path):
             with explain_read_errors(path, _REMEDY):
@@ -118,9 +110,9 @@ def write_pfllib_files(data: FederatedData, folder: str | Path, layout: Layout =
             problem = f"leaves client {without[0]} without samples to {part}, and PFLlib cannot load that"
             raise Conflict("data.partition", problem, "use fewer clients, or a more even partition")
     if left := int(data.counts("val").sum()):
-        log.warning("%d validation samples are not written: PFLlib has no validation", left)
+        warn(f"{left} validation samples are not written: PFLlib has no validation")
     if dataset.augment != "none":
-        log.warning("PFLlib will train on the images as they are, without augment=%s", dataset.augment)
+        warn(f"PFLlib will train on the images as they are, without augment={dataset.augment}")
     scale, shift = dataset.scaling
     for part in _FOLDERS:
         for client, client_data in enumerate(data.clients):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rayfl.data.base import TestFrom
 from rayfl.data.dataset import SPLITS, TEST, TRAIN, VAL, Dataset
 from rayfl.data.federated import FederatedData
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise, as_texts
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_frame
 from rayfl.errors import BadData, Conflict, Missing, Unknown
-from rayfl.settings import above, at_least, below
 from rayfl.system.text import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -41,80 +38,50 @@ class Table(SampleData):
     filled in, scaled and told apart goes by training rows alone, after the rows have been divided among
     clients; the run records it. A whole number or a text in ``y`` is a class, another number is learned as
     one.
-
-    Args:
-        frame: the rows, from Python; of a run that is resumed the same ones, as with :class:`Arrays`.
-        train: file or pattern of files with the rows, such as ``schools/*.csv``.
-        test: likewise with test rows; by default some of the rows are for testing.
-        val: likewise with validation rows.
-        y: column of what is learned, or several.
-        x: columns of the inputs; by default all that have no other use.
-        drop: columns that are left out.
-        users: column of the user of each row, or ``file`` where each file is a user's.
-        domains: column of the domain of each row.
-        split: column that says ``train``, ``val`` or ``test`` of each row.
-        test_by: column by which the last rows of a user are for testing, such as a time.
-        test_group: column of groups of rows, such as sessions, that are for testing as a whole.
-        task: what is learned: ``classes``, ``numbers``, ``labels``, or the import path of a class of your
-            own, see :class:`rayfl.data.task.Task`; by default as the targets say.
-        missing: what stands for missing values: their ``mean`` (of texts nothing), ``zero``; or ``drop``,
-            which leaves such rows out.
-        standardise: whether numbers get mean 0 and deviation 1: by the training rows of ``all`` clients, as
-            sums of a federation would give them, or of each ``client`` (new clients by those of all).
-        names: names of the classes, for labels from 0; the labels by default. Of other targets, of outputs.
-        test_fraction: share of every user's rows that is for testing where nothing else says it.
-        sha256: digest that the data must have.
-        partition: see :class:`Arrays`.
-        val_fraction: see Data.
-        test_from: see Data.
-        test_share: see Data.
-        test_by_class: see Data.
-        seed: see :class:`Arrays`.
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = ("frame",)
-    _raw: pd.DataFrame
 
-    def __init__(
-        self,
-        frame: Any = None,
-        *,
-        train: str | list[str] | None = None,
-        test: str | list[str] | None = None,
-        val: str | list[str] | None = None,
-        y: str | list[str] = "y",
-        x: list[str] | None = None,
-        drop: Sequence[str] = (),
-        users: str | None = None,
-        domains: str | None = None,
-        split: str | None = None,
-        test_by: str | None = None,
-        test_group: str | None = None,
-        task: str | None = None,
-        missing: MissingValues = "error",
-        standardise: Standardise = "all",
-        names: Sequence[str] | None = None,
-        test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
-        sha256: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: Annotated[float, at_least(0), below(1)] = 0.0,
-        test_from: TestFrom = "published",
-        test_share: Annotated[float, above(0), below(1)] | None = None,
-        test_by_class: bool = False,
-        seed: int | None = None,
-    ) -> None:
-        self.frame, self.train, self.test, self.val = frame, train, test, val
-        self.y, self.x, self.drop, self.users, self.domains = y, x, drop, users, domains
-        self.split, self.test_by, self.test_group = split, test_by, test_group
-        self.task, self.missing, self.standardise = task, missing, standardise
-        self.names, self.test_fraction, self.sha256 = names, test_fraction, sha256
-        self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
-        self.test_from, self.test_share, self.test_by_class = test_from, test_share, test_by_class
+    frame: Any = field(default=None, kw_only=False)
+    """The rows, from Python; of a run that is resumed the same ones, as with :class:`Arrays`."""
+    train: str | list[str] | None = None
+    """File or pattern of files with the rows, such as ``schools/*.csv``."""
+    test: str | list[str] | None = None
+    """Likewise with test rows; by default some of the rows are for testing."""
+    val: str | list[str] | None = None
+    """Likewise with validation rows."""
+    y: str | list[str] = "y"
+    """Column of what is learned, or several."""
+    x: list[str] | None = None
+    """Columns of the inputs; by default all that have no other use."""
+    drop: Sequence[str] = ()
+    """Columns that are left out."""
+    users: str | None = None
+    """Column of the user of each row, or ``file`` where each file is a user's."""
+    domains: str | None = None
+    """Column of the domain of each row."""
+    split: str | None = None
+    """Column that says ``train``, ``val`` or ``test`` of each row."""
+    test_by: str | None = None
+    """Column by which the last rows of a user are for testing, such as a time."""
+    test_group: str | None = None
+    """Column of groups of rows, such as sessions, that are for testing as a whole."""
+    missing: MissingValues = "error"
+    """What stands for missing values: their ``mean`` (of texts nothing), ``zero``; or ``drop``, which leaves
+    such rows out.
+    """
+    standardise: Standardise = "all"
+    """Whether numbers get mean 0 and deviation 1: by the training rows of ``all`` clients, as sums of a
+    federation would give them, or of each ``client`` (new clients by those of all).
+    """
+    sha256: str | None = None
+    """Digest that the data must have."""
+
+    def __post_init__(self) -> None:
         super().__post_init__()
-        ways: dict[str, Any] = {"test_by": test_by, "test_group": test_group, "split": split, "test": test}
-        ways |= {"test_share": test_share, "val_fraction": val_fraction}
-        named = [name for name, value in ways.items() if value]
-        if (test_by or test_group) and len(named) > 1:
+        ways = ("test_by", "test_group", "split", "test", "test_share", "val_fraction")
+        named = [name for name in ways if getattr(self, name)]
+        if (self.test_by or self.test_group) and len(named) > 1:
             raise Conflict(f"data.{named[0]}", f"is given, and data.{named[1]}, too", "leave one of them out")
 
     # ---- rows
@@ -152,16 +119,16 @@ class Table(SampleData):
 
     def encode(self, data: FederatedData) -> FederatedData:
         """Return data whose inputs are encoded by the training rows of the clients that train."""
-        held, n = data.held, len(data.dataset)
+        held, n, raw = data.held, len(data.dataset), vars(self)["_raw"]
         rows = [held.split(i, "train") for i in range(data.seen)]
-        encoding = Encoding.fit(self._raw, rows, self.missing, self.standardise)
+        encoding = Encoding.fit(raw, rows, self.missing, self.standardise)
         if self.standardise == "client" and any(data.shared.values()):
             raise Conflict("data.standardise", "is client, and clients share rows", "choose all")
         whose = np.full(n, -1)
         for split in SPLITS:
             owners = np.repeat(np.arange(len(data)), held.counts(split))
             whose[held.indices[split]] = np.where(owners < data.seen, owners, -1)
-        inputs = encoding.encode(self._raw, whose)
+        inputs = encoding.encode(raw, whose)
         return replace(data, dataset=replace(data.dataset, inputs=inputs), encoding=encoding)
 
     @property
@@ -252,8 +219,8 @@ def _numbers_or_texts(name: str, column: pd.Series) -> pd.Series:
     if pd.api.types.is_datetime64_any_dtype(column) or (
         len(known) and known.astype(str).str.fullmatch(_DATE).all()
     ):
-        problem = "has dates, which are no inputs: make numbers of them, such as days since the first"
-        raise BadData(f"column {name!r}", problem, f"or leave it out ({_DROP}[{name}])")
+        remedy = f"make numbers of them, such as days since the first, or leave it out ({_DROP}[{name}])"
+        raise BadData(f"column {name!r}", "has dates, which are no inputs", remedy)
     if not known.map(lambda value: isinstance(value, str | bool | int | float)).all():
         raise BadData(f"column {name!r}", f"holds {type(known.iloc[0]).__name__}", "give numbers or texts")
     return as_texts(column).where(column.notna(), None)

@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Subset
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
+from rayfl.data.readers.files import FolderData
 from rayfl.data.readers.images import pixels, stack_all
 from rayfl.data.readers.samples import Form, NamedLabels, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
-from rayfl.errors import BadData, BadValue, Missing, Unknown
+from rayfl.errors import BadData, BadValue, Unknown
 from rayfl.settings import at_least, below
 from rayfl.system.text import short_repr
 
@@ -50,7 +50,7 @@ def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, 
     return Arrays(*train, **({"names": _class_names(train_set)} | parts | options))
 
 
-class TorchvisionData(Data):
+class TorchvisionData(FolderData):
     """A data set of torchvision's by its name, from files that are there: nothing is downloaded.
 
     FakeData, FashionMNIST, KMNIST, QMNIST, STL10 or SVHN; any other from Python, with ``from_torchvision``.
@@ -59,8 +59,6 @@ class TorchvisionData(Data):
 
     path: str = "torchvision.datasets.FakeData"
     """The class, with or without ``torchvision.datasets``."""
-    root: str | None = None
-    """Folder of the files; FakeData needs none."""
     arguments: dict[str, Any] | None = None
     """Further arguments of the class, such as the size of FakeData."""
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
@@ -72,18 +70,13 @@ class TorchvisionData(Data):
 
         name = self.path.removeprefix("torchvision.datasets.")
         if name not in KNOWN:
-            raise Unknown(
-                "data.path",
-                f"is {short_repr(self.path)}, none of {', '.join(KNOWN)}: for others, "
-                "rayfl.data.from_torchvision",
-            )
+            problem = f"is {short_repr(self.path)}, none of {', '.join(KNOWN)}"
+            raise Unknown("data.path", problem, "for others, rayfl.data.from_torchvision")
         given = dict(self.arguments or {})
         if set(given) & {"root", "train", "split", "download", "transform", "target_transform", "transforms"}:
             raise BadValue("data.arguments", "cannot set root, train, split, download or transforms")
         if name != "FakeData":
-            if self.root is None:
-                raise Missing("data.root", f"is not given: {name} needs the folder that holds its files")
-            given["root"] = self.root
+            given["root"] = str(self.folder())
         cls = getattr(torchvision.datasets, name)
         try:
             sets = [cls(**given, **part) for part in KNOWN[name]]

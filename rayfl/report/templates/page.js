@@ -1,8 +1,8 @@
 "use strict";
 // What a reader has typed or hidden stays when the page of a run loads itself again.
 const kept = (() => { try { return sessionStorage; } catch { return {}; } })();
-const keep = (input, table, what, property, apply) => {
-  const name = [location.pathname, table.caption.textContent, what].join(" ");
+const keep = (input, what, property, apply) => {
+  const name = `${location.pathname} ${what}`;
   if (kept[name] !== undefined) input[property] = JSON.parse(kept[name]);
   input.addEventListener("input", () => { kept[name] = JSON.stringify(input[property]); apply(); });
   apply();
@@ -38,7 +38,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     input.type = "search";
     label.append("Search: ", input);
     table.parentElement.before(label);
-    keep(input, table, "search", "value", () => {
+    keep(input, `${table.caption.textContent} search`, "value", () => {
       const wanted = input.value.toLowerCase();
       for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
     });
@@ -54,7 +54,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       Object.assign(input, { type: "checkbox", checked: true });
       label.append(input, " ", head.textContent);
       columns.append(label);
-      keep(input, table, `column ${k}`, "checked", () => {
+      keep(input, `${table.caption.textContent} column ${head.textContent}`, "checked", () => {
         for (const row of table.rows) row.cells[k].hidden = !input.checked;
       });
     });
