@@ -76,9 +76,8 @@ class Logger(Callback):
 
     def _catch_up(self, run: Run, round: int) -> None:
         self._logged = self.open(run, round)
-        if self._logged < round:
-            for record in run.records():
-                self._write_once(run, record)
+        for record in run.records() if self._logged < round else ():
+            self._write_once(run, record)
 
     def _write_once(self, run: Run, record: Mapping[str, Any]) -> None:
         if record["round"] >= self._logged:
@@ -118,9 +117,7 @@ class Tracker(Logger):
         """Go on with the log that the run folder names."""
         self.close()
         self._note = run.path / f"{self.name}.json"
-        found: dict[str, Any] = {"log": None, "rounds": 0}
-        if self._note.exists():
-            found = read_json(self._note)
+        found: Any = read_json(self._note) if self._note.exists() else {"log": None, "rounds": 0}
         self.log = self.connect(run, found["log"])
         self._write_note(found["rounds"])
         return int(found["rounds"])
@@ -151,22 +148,21 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
     if totals["loss"] is not None:
         values["train/loss"] = totals["loss"]
     for name, value in record.get("figures", {}).items():
-        figures = value if isinstance(value, list) else [value]
-        # A figure that is not finite is null when the record is read again.
-        known = [figure for figure in figures if figure is not None and math.isfinite(figure)]
-        if known and not isinstance(value, list):
-            values[f"figures/{name}"] = known[0]
-        elif known:
-            ends = {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
-            values |= {f"figures/{name}/{end}": number for end, number in ends.items()}
+        found = np.array(value, dtype=np.float64)  # what is not finite is null when the record is read again
+        known = found[np.isfinite(found)]
+        if len(known) and found.ndim:
+            ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
+            values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
+        elif len(known):
+            values[f"figures/{name}"] = float(known[0])
     for (point, view, split), score in evaluations(record, len(population)):
-        found = client_metrics(np.array(score["score"], dtype=np.float64), population, split)
+        metrics = client_metrics(np.array(score["score"], dtype=np.float64), population, split)
         for name in ("mean", "pooled"):
-            if not math.isnan(found[name]):
-                values[f"{population.figure.name}/{split}/{point}/{view}/{name}"] = found[name]
+            if not math.isnan(metrics[name]):
+                values[f"{population.figure.name}/{split}/{point}/{view}/{name}"] = metrics[name]
         for name in sorted(score.keys() - {"score", "loss"}):
-            if known := [value for value in score[name] if value is not None]:
-                values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(known))
+            if defined := [value for value in score[name] if value is not None]:
+                values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(defined))
     return {one_line(tag): value for tag, value in values.items()}
 
 
@@ -184,8 +180,7 @@ def distributions(record: Mapping[str, Any], population: Population) -> dict[str
         values[f"{population.figure.name}/{where}"] = np.array(score["score"], dtype=np.float64) / samples
         values |= {f"{name}/{where}": score[name] for name in score.keys() - {"score", "loss"}}
     arrays = {one_line(tag): np.array(found, dtype=np.float64) for tag, found in values.items()}
-    known = {tag: found[np.isfinite(found)] for tag, found in arrays.items()}
-    return {tag: found for tag, found in known.items() if len(found)}
+    return {tag: found[known] for tag, found in arrays.items() if (known := np.isfinite(found)).any()}
 
 
 class TensorBoard(Logger):

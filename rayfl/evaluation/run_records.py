@@ -141,23 +141,26 @@ class RunRecords(DisplayMixin):
         """The figure by which its models are reported and chosen."""
         return self.history.population.figure
 
+    @property
+    def method(self) -> str:
+        """The class name of its method."""
+        return str(self.config["method"]["class_path"]).rpartition(".")[2]
+
     @cached_property
     def code(self) -> dict[str, str]:
         """Digests of rayfl's and the user's own code, by name, as ``environment.json`` has them."""
-        return {name: digest for name, digest in self._recorded_code.items() if not _is_marked(name)}
+        return {name: own for name, own in self._recorded_code if name.partition(UNTIL)[0] not in MARKED}
 
     @cached_property
     def machine(self) -> dict[str, str]:
         """Versions of libraries and the kind of processor, all that the run has had, by name."""
-        found: dict[str, list[str]] = {}
-        for name, value in self._recorded_code.items():
-            if _is_marked(name):
-                found.setdefault(name.partition(UNTIL)[0], []).append(value)
-        return {name: " and ".join(dict.fromkeys(values)) for name, values in found.items()}
+        found = [(name.partition(UNTIL)[0], version) for name, version in self._recorded_code]
+        versions = {name: dict.fromkeys(own for known, own in found if known == name) for name in MARKED}
+        return {name: " and ".join(own) for name, own in versions.items() if own}
 
     @cached_property
-    def _recorded_code(self) -> dict[str, str]:
-        return dict(read_environment(self.folder).get("code", {}))
+    def _recorded_code(self) -> list[tuple[str, str]]:
+        return [*read_environment(self.folder).get("code", {}).items()]
 
     @property
     def complete(self) -> bool:
@@ -173,10 +176,6 @@ class RunRecords(DisplayMixin):
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
         return round_table(self.history)
-
-
-def _is_marked(name: str) -> bool:
-    return name.partition(UNTIL)[0] in MARKED
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -198,33 +197,18 @@ def client_table(history: History) -> pd.DataFrame:
     """
     import pandas as pd
 
+    columns = ["round", "point", "view", "part", "client", "domain", "samples", "score", "figure", "loss"]
     domains = np.array(history.population.domains, dtype=object)
     blocks = []
     for (point, view, split), scores in history.scores.items():
         place, client = np.nonzero(~np.isnan(scores.figure))
-        blocks.append(
-            pd.DataFrame(
-                {
-                    "round": scores.rounds[place],
-                    "point": point,
-                    "view": view,
-                    "part": split,
-                    "client": client,
-                    "domain": domains[client],
-                    "samples": scores.samples[client],
-                    "score": scores.score[place, client],
-                    "figure": scores.figure[place, client],
-                    "loss": scores.loss[place, client],
-                    **{name: values[place, client] for name, values in scores.measures.items()},
-                }
-            )
-        )
+        found = [scores.rounds[place], point, view, split, client, domains[client], scores.samples[client]]
+        found += [each[place, client] for each in (scores.score, scores.figure, scores.loss)]
+        measures = {name: values[place, client] for name, values in scores.measures.items()}
+        blocks.append(pd.DataFrame(dict(zip(columns, found)) | measures))
     if not blocks:
-        return pd.DataFrame(columns=["round", "point", "view", "part", "client", *_SCORE_COLUMNS])
+        return pd.DataFrame(columns=columns)
     return pd.concat(blocks, ignore_index=True).sort_values("round", kind="stable", ignore_index=True)
-
-
-_SCORE_COLUMNS = ["domain", "samples", "score", "figure", "loss"]
 
 
 def round_table(history: History) -> pd.DataFrame:
@@ -240,11 +224,10 @@ def round_table(history: History) -> pd.DataFrame:
     columns = ["round", "cohort", "dropped", "loss", "up", "down"]
     table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
     for (point, view, split), scores in history.scores.items():
-        means = pd.Series(curve(scores, history.population, split, "mean_clients"), index=scores.rounds)
-        table[f"{split}/{point}/{view}"] = table["round"].map(means)
+        where, people = f"{split}/{point}/{view}", history.population
+        means = {where: curve(scores, people, split, "mean_clients")}
         for name, values in scores.measures.items():
-            found = mean_loss(values, scores.samples, history.population, "mean_clients")
-            table[f"{name}/{split}/{point}/{view}"] = table["round"].map(
-                pd.Series(found, index=scores.rounds)
-            )
+            means[f"{name}/{where}"] = mean_loss(values, scores.samples, people, "mean_clients")
+        for name, found in means.items():
+            table[name] = table["round"].map(pd.Series(found, index=scores.rounds))
     return table

@@ -176,7 +176,7 @@ class Checkpoints:
                 for name in manifest.clients.values():
                     there.update(_clients_in(self._content(name)))
                 if missing := set(trained(manifest)) - there:
-                    problem = f"names no file with the state of client {min(missing)}, which has trained"
+                    problem = f"is incomplete: client {min(missing)} has trained, and no file has its state"
                     raise Damaged(path, problem)
                 return manifest, damage
             except Conflict:  # intact, and of another run or version of rayfl

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.table import Table
@@ -25,7 +25,7 @@ from rayfl.report.text import (
     AVERAGE_NAMES,
     CHOICE_NAMES,
     as_text,
-    evaluations_text,
+    choice_headings,
     mean_and_std,
     number,
     plain_table,
@@ -66,23 +66,6 @@ class RunGroup:
         """Seed -> runs: a mean is over seeds, and the value of a seed is the mean of its runs."""
         return group_by(self.runs, lambda run: int(run.config.get("seed", 0)))
 
-    @property
-    def method(self) -> str:
-        """The class name of its runs' method."""
-        return method_of(self.runs[0])
-
-    @property
-    def conflict(self) -> str:
-        """Which of its runs are :func:`conflicts_of`."""
-        return conflicts_of(self.runs)
-
-    @property
-    def comparable(self) -> str:
-        """What all groups that may be compared with it share: data, clients, protocol."""
-        data = {key: value for key, value in self.config.items() if _divides(key)}
-        run = self.runs[0]
-        return json.dumps([self.complete, data, data_of(run), str(run.protocol)], sort_keys=True, default=str)
-
 
 # ---- samples: runs that count once
 
@@ -95,32 +78,27 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     return found
 
 
-def method_of(run: RunRecords) -> str:
-    """Return the class name of a run's method."""
-    return str(run.config["method"]["class_path"]).rpartition(".")[2]
-
-
 def facts(run: RunRecords) -> dict[str, Any]:
     """Return what is known of how a run was made: its configuration, flat, and its code."""
-    return flatten_config(run.config, shown=True) | {
-        f"code.{path}": digest for path, digest in run.code.items()
-    }
+    code = {f"code.{path}": digest for path, digest in run.code.items()}
+    return flatten_config(run.config, shown=True) | code
 
 
-def experiment_key(run: RunRecords, *seeds: str) -> str:
-    """Return what is equal for the repetitions of an experiment: settings that count, and what its data held.
+def key_of(run: RunRecords, counts: Callable[[str], bool], **more: object) -> str:
+    """Return what is equal for runs that belong together: what their data held, and some of their facts.
 
     Args:
         run: one of them.
-        seeds: names of seeds that are part of the key.
+        counts: whether a fact counts, by its name.
+        more: further facts.
     """
-    counts = {name: value for name, value in facts(run).items() if changes_experiment(name) or name in seeds}
-    return json.dumps(counts | {"": data_of(run)}, sort_keys=True, default=str)
+    known = {name: value for name, value in facts(run).items() if counts(name)}
+    return json.dumps(known | more | {"": data_of(run)}, sort_keys=True, default=str)
 
 
 def sample_key(run: RunRecords) -> Hashable:
     """Return what is equal for runs that should have the same scores."""
-    return experiment_key(run, "seed", "data.seed")
+    return key_of(run, lambda name: changes_experiment(name) or name in ("seed", "data.seed"))
 
 
 def read_runs(
@@ -152,19 +130,18 @@ def samples(
         runs: the runs; a run given twice counts once.
         same: returns the key that runs share if they should have the same scores.
     """
-    known = list({run.folder: run for run in runs}.values())
-    copies: dict[Hashable, list[tuple[RunRecords, list[RunRecords]]]] = {}
-    for run in sorted(known, key=lambda run: -run.summary["completed"]):
-        kept = copies.setdefault(same(run), [])
-        own = next((others for first, others in kept if _scores_agree(first, run)), None)
-        kept.append((run, [])) if own is None else own.append(run)
-    whole = {run.folder: others for kept in copies.values() for run, others in kept}
-    said = []
-    for folder, others in whole.items():
-        if others:
-            named = ", ".join(str(other.folder) for other in others)
-            said.append(one_line(f"Left out, with the settings, seed and numbers of {folder}: {named}."))
-    return [run for run in known if run.folder in whole], said
+    known = {run.folder: run for run in runs}
+    copies: dict[Path, list[Path]] = {}
+    for alike in group_by(sorted(known.values(), key=lambda run: -run.summary["completed"]), same).values():
+        for run in alike:
+            wholes = (whole for whole in alike if whole.folder in copies and _scores_agree(whole, run))
+            copies.setdefault(next(wholes, run).folder, []).append(run.folder)
+    said = [
+        one_line(f"Left out, with the settings, seed and numbers of {folder}: {', '.join(map(str, others))}.")
+        for folder, (_, *others) in copies.items()
+        if others
+    ]
+    return [run for folder, run in known.items() if folder in copies], said
 
 
 def conflicts_of(runs: Iterable[RunRecords], same: Callable[[RunRecords], Hashable] = sample_key) -> str:
@@ -183,15 +160,11 @@ CONFLICT = "another version or another processor may give them; name one of thes
 
 def _scores_agree(one: RunRecords, other: RunRecords) -> bool:
     """Return whether two runs have the same scores wherever both have some."""
-    for key in one.history.scores.keys() & other.history.scores.keys():
-        pair = one.history.scores[key], other.history.scores[key]
-        common = np.intersect1d(pair[0].rounds, pair[1].rounds)
-        columns = [{"": scores.figure, **scores.measures} for scores in pair]
-        for name in columns[0].keys() & columns[1].keys():
-            a, b = (own[name][np.isin(each.rounds, common)] for own, each in zip(columns, pair))
-            if a.shape != b.shape or ((a != b) & ~np.isnan(a) & ~np.isnan(b)).any():
-                return False
-    return True
+    places = ["round", "point", "view", "part", "client"]
+    both = one.clients.merge(other.clients, on=places, suffixes=("", " there"))
+    shared = [name for name in one.clients if f"{name} there" in both and name != "loss"]
+    figures = shared[shared.index("figure") :]
+    return not any((both[name] - both[f"{name} there"]).abs().gt(0).any() for name in figures)
 
 
 # ---- groups
@@ -214,22 +187,18 @@ def sizes_of(runs: Sequence[RunRecords]) -> str:
 def data_warnings(run: RunRecords) -> list[str]:
     """Return warnings about a run's data: reduced, not verified, or for other uses than their names say."""
     contents, warnings = run.history.population.contents, []
-    published = contents.published if contents else {}
-    if contents and published:
-        fewer = [
-            f"{name} has {contents.images[name]:,} of {count:,} published images"
-            for name, count in published.items()
-            if contents.images.get(name, count) < count
-        ]
-        if fewer:
-            warnings.append(f"reduced data: {', '.join(fewer)}")
-        if missing := [name for name in published if name not in contents.images]:
-            warnings.append(f"without the domains {', '.join(missing)}")
-    if (published or not contents) and flatten_config(run.config, shown=True).get("data.verify") is False:
+    published, images = (contents.published, contents.images) if contents else ({}, {})
+    there = {name: images.get(name, count) for name, count in published.items()}
+    if fewer := [name for name, count in published.items() if there[name] < count]:
+        counts = (f"{name} has {there[name]:,} of {published[name]:,} published images" for name in fewer)
+        warnings.append(f"reduced data: {', '.join(counts)}")
+    if missing := [name for name in published if name not in images]:
+        warnings.append(f"without the domains {', '.join(missing)}")
+    config = flatten_config(run.config)
+    if (published or not contents) and config.get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
     if run.history.population.trains_on_val:
         warnings.append("‡ trained on validation data, too")
-    config = flatten_config(run.config)
     if (source := config.get("data.test_from", "published")) != "published":
         warnings.append(f"test samples are a part of each client's own (data.test_from={source})")
     if run.protocol.choose == "best_test":
@@ -245,9 +214,8 @@ def machine_warnings(runs: Sequence[RunRecords], among: Iterable[RunRecords]) ->
         usual = max(counts, key=counts.__getitem__, default="")
         odd = dict.fromkeys(run.machine.get(name, usual) for run in runs)
         if others := [value for value in odd if value != usual]:
-            warnings.append(
-                f"‖ {name} {' and '.join(others)}, where most runs have {usual}: last bits may differ"
-            )
+            there = f"{name} {' and '.join(others)}, where most runs have {usual}"
+            warnings.append(f"‖ {there}: last bits may differ")
     return warnings
 
 
@@ -256,23 +224,25 @@ def _divides(key: str) -> bool:
     return changes_data(key) and changes_experiment(key)
 
 
+def _never_averaged(key: str) -> bool:
+    """Return whether runs that differ in a fact are never grouped: of data, protocol, view and code."""
+    return _divides(key) or key.startswith(("protocol", "view", "code."))
+
+
 def group_runs(runs: Iterable[RunRecords], by: Sequence[str] = ()) -> list[RunGroup]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
 
     Runs with different data, protocols, views or code are never grouped.
     """
+    counts = (lambda key: key in by or _never_averaged(key)) if by else changes_experiment
     groups: dict[str, RunGroup] = {}
     known: set[str] = set()
     for run in runs:
-        config, chosen = facts(run), experiment_key(run)
+        config, view = facts(run), {"view": (run.summary["headline"] or {}).get("view")} if by else {}
         known |= config.keys()
-        if by:
-            config["view"] = (run.summary["headline"] or {}).get("view")
-            data = {key: value for key, value in config.items() if _divides(key)}
-            same = [data_of(run), data, str(run.protocol), config["view"], run.code, *map(config.get, by)]
-            chosen = json.dumps(same, sort_keys=True, default=str)
-        text = f"{run.complete} {chosen}"
-        group = groups.setdefault(text, RunGroup(config, [], run.complete))
+        config |= view
+        same = key_of(run, counts, **view)
+        group = groups.setdefault(f"{run.complete} {same}", RunGroup(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
         group.runs.append(run)
     for name in by:
@@ -315,33 +285,28 @@ def labels(
     differ although their options are the same, such as a part of a data set, show their number of samples
     and the start of their digest, unless ``contents`` is false.
     """
-    told = ("protocol", "view", "code.")
-    apart = [key for key in varying_keys(groups) if not by or key.startswith(told) or _divides(key)]
+    apart = [key for key in varying_keys(groups) if not by or _never_averaged(key)]
     keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
     headings, cells = list(map(one_line, ["method", "data", "partition", *others])), []
     for group in groups:
         parts = [_component(group, name, keys) for name in COMPONENTS]
         cells.append([one_line(text) for text in [*parts, *(str(group.config.get(k, "")) for k in others)]])
-    held = [_contents(group, cells, groups) if contents else "" for group in groups]
+    runs = [group.runs[0] for group in groups]  # the data of others in a group are the same
+    held = [_contents(place, cells, runs) if contents else "" for place in range(len(runs))]
     for row, what in zip(cells, held):
-        row[1] += f" [{what}]" * bool(what)
+        row[1] += what
     return headings, cells
 
 
-def _contents(group: RunGroup, cells: Sequence[Sequence[str]], groups: Sequence[RunGroup]) -> str:
-    """Return what the data sets of a group held, where the cells do not tell it from that of other groups."""
-    mine = cells[groups.index(group)]
-    alike = [run for g, row in zip(groups, cells) if row[1] == mine[1] for run in g.runs]
-    twins = [run for g, row in zip(groups, cells) if list(row) == list(mine) for run in g.runs]
-    recorded = {run.history.population.contents and data_of(run) for run in alike}
-    if len(recorded) == 1 and len({data_of(run) for run in twins}) == 1:
+def _contents(place: int, cells: Sequence[Sequence[str]], runs: Sequence[RunRecords]) -> str:
+    """Return what the data of a run held, where its cells do not tell it from those of other runs."""
+    mine, contents = cells[place], runs[place].history.population.contents
+    alike = {r.history.population.contents and data_of(r) for r, row in zip(runs, cells) if row[1] == mine[1]}
+    if len(alike) == len({data_of(run) for run, row in zip(runs, cells) if row == mine}) == 1:
         return ""
-    held = {data_of(run): run.history.population.contents for run in group.runs}
-    return ", ".join(
-        f"{sum(each.images.values()):,} samples, {each.sha256[:6]}" if each else data
-        for data, each in held.items()
-    )
+    held = f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}" if contents else ""
+    return f" [{held or data_of(runs[place])}]"
 
 
 def _component(group: RunGroup, name: str, keys: Sequence[str]) -> str:
@@ -405,8 +370,8 @@ FURTHER = {"common": "common\ntest (G)", "worst_decile": "worst\ndecile", "clien
 
 def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float | None]]:
     """Return :func:`run_figures` of each seed of a group, means over its runs; None where runs conflict."""
-    apart = bool(group.conflict)
     seeds = [[run_figures(run, measure) for run in own] for own in group.seeds.values()]
+    apart = bool(conflicts_of(group.runs))
     return {
         column: [None if apart else mean_and_std([each.get(column) for each in own])[0] for own in seeds]
         for column in dict.fromkeys(column for own in seeds for each in own for column in each)
@@ -455,13 +420,10 @@ def target_costs(runs: Sequence[RunRecords], target: float) -> dict[str, list[in
         runs: the runs; None stands for one that no evaluation of which reaches the target.
         target: a test figure as it is printed, of the headline's view and averaged as the headline.
     """
-    costs: dict[str, list[int | None]] = {"rounds": [], "bytes": []}
-    for run in runs:
-        done = rounds_to(run.curve(), target, run.figure_kind.sign)
-        spent = [each["up"] + each["down"] for each in run.history.rounds[:done]]
-        costs["rounds"].append(done)
-        costs["bytes"].append(None if done is None else sum(spent))
-    return costs
+    done = [rounds_to(run.curve(), target, run.figure_kind.sign) for run in runs]
+    sent = [[each["up"] + each["down"] for each in run.history.rounds] for run in runs]
+    spent = [None if count is None else sum(own[:count]) for count, own in zip(done, sent)]
+    return {"rounds": done, "bytes": spent}
 
 
 @dataclass(frozen=True)
@@ -506,11 +468,9 @@ class Entry:
         return self.mean - self.printed_mean
 
     @property
-    def difference_text(self) -> str:
-        """The difference with its sign; empty where there is none."""
-        if self.difference is None:
-            return ""
-        return "-+"[self.difference >= 0] + self.kind.text(abs(self.difference))
+    def by_test(self) -> bool:
+        """Whether test data have chosen the round."""
+        return f"¶ {CHOSEN_ON_TEST}" in self.warnings
 
     @property
     def interval(self) -> float | None:
@@ -531,14 +491,6 @@ def scores_of(entries: Iterable[Entry]) -> dict[str, significance.RowScores]:
     """Return column -> row -> the figure of each seed."""
     columns = group_by(entries, lambda entry: entry.column)
     return {column: {entry.row: entry.values for entry in cells} for column, cells in columns.items()}
-
-
-class _Column(NamedTuple):
-    """A column of the comparison: a cell for each group, words that may fold or a number."""
-
-    heading: str
-    cells: Sequence[str | Text]
-    words: bool = False
 
 
 @dataclass(frozen=True)
@@ -571,11 +523,11 @@ class Comparison:
         if values is None:
             return None
         group = self.groups[place]
-        mean, std = mean_and_std(values)
         known = {seed: v for seed, v in zip(group.seeds, values) if v is not None and group.complete}
-        kind, seeds = group.runs[0].figure_kind, list(group.seeds)
-        entry = Entry(str(place), column, mean, std, "seeds", seeds, None, None, self.warnings(group))
-        return replace(entry, values=known, data=group.comparable, kind=kind)
+        run, (mean, std), seeds = group.runs[0], mean_and_std(values), list(group.seeds)
+        shared = key_of(run, lambda key: _divides(key) or key.startswith("protocol"), complete=group.complete)
+        entry = Entry(str(place), column, mean, std, "seeds", seeds, None, None, self.warnings(group), known)
+        return replace(entry, data=shared, kind=run.figure_kind)
 
     def warnings(self, group: RunGroup) -> list[str]:
         """Return the warnings about the data and the machines of a group."""
@@ -589,9 +541,8 @@ class Comparison:
         Incomplete runs have no rank: the best of them would look like the best of all. Of a metric nobody
         says whether more is better.
         """
-        shown = [each for name in COLUMNS for each in self.entries.get(name, ()) if each]
-        complete = [entry for entry in shown if self.groups[int(entry.row)].complete]
-        return {} if self.measure else ranks_of(complete)
+        shown = filter(None, (each for name in COLUMNS for each in self.entries.get(name, ())))
+        return {} if self.measure else ranks_of(each for each in shown if each.values)
 
     @cached_property
     def headlines(self) -> dict[str, significance.RowScores]:
@@ -628,48 +579,45 @@ class Comparison:
         sizes = [sizes_of(group.runs) for group in groups]
         same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
         what = ", ".join([*(cells[0][i] for i in constant), *same])
-        title = one_line(
-            f"Test {self.measure or figure_titles(group.runs[0].figure_kind for group in groups)}"
-        )
-        table = plain_table(title + (f": {what}" if what else ""))
+        kinds = figure_titles(group.runs[0].figure_kind for group in groups)
+        table = plain_table(one_line(f"Test {self.measure or kinds}") + (f": {what}" if what else ""))
         table.caption, table.caption_justify = "\n".join(self.caption()), "left"
-        known = [
-            _Column(name, [row[i] for row in cells], words=True)
-            for i, name in enumerate(headings)
-            if i not in constant and name != "rounds"
-        ]
-        known += [] if same else [_Column(SAMPLES.replace(" ", "\n"), sizes)]
-        known.append(_Column("seeds", [_seeds_text(group) for group in groups]))
-        known.append(_Column("rounds", [_completed_of_planned(group) for group in groups]))
-        headline, *others = self._figure_columns()
-        known.append(headline)
+        shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
+        texts: dict[str, list[str | Text]] = {headings[i]: [row[i] for row in cells] for i in shown}
+        known = dict(texts) if same else texts | {SAMPLES.replace(" ", "\n"): [*sizes]}
+        known["seeds"] = [_seeds_text(group) for group in groups]
+        known["rounds"] = [_completed_of_planned(group) for group in groups]
+        (headline, cells_of_headline), *others = self._figure_columns().items()
+        known[headline] = cells_of_headline
         if self.tests:
             paired = {each.row: f"{each.difference:+.2f} ± {each.interval:.2f}" for each in self.tests}
             against = [paired.get(str(row), "") for row in range(len(groups))]
-            known.append(_Column(f"minus\n{significance.REFERENCE}", against))
-        known += [] if self.target is None else _cost_columns(groups, self.target)
-        known += others
+            known[f"minus\n{significance.REFERENCE}"] = [*against]
+        if self.target is not None:
+            costs = [target_costs(group.runs, self.target) for group in groups]
+            goal = f"{self.target:g}{groups[0].runs[0].figure_kind.unit}"
+            known[f"rounds to\n{goal}"] = [range_text(each["rounds"]) for each in costs]
+            known[f"bytes to\n{goal}"] = [range_text(each["bytes"], size) for each in costs]
+        known |= others
         for way in ("up", "down"):
-            sent = [size(_bytes_per_round(group.runs, way)) for group in groups]
-            known.append(_Column(f"{way} per\nround", sent))
-        chosen = _chosen_columns(known, columns)
-        for column in chosen:
-            if column.words:
-                table.add_column(column.heading, vertical="bottom", overflow="fold")
+            known[f"{way} per\nround"] = [size(_bytes_per_round(group.runs, way)) for group in groups]
+        chosen = _chosen_headings(known, columns)
+        for heading in chosen:
+            if heading in texts:
+                table.add_column(heading, vertical="bottom", overflow="fold")
             else:
-                table.add_column(column.heading, justify="right", no_wrap=True)
-        for group, *line in zip(groups, *(column.cells for column in chosen)):
+                table.add_column(heading, justify="right", no_wrap=True)
+        for group, *line in zip(groups, *map(known.__getitem__, chosen)):
             table.add_row(*line, style=None if group.complete else "yellow")
         return table
 
-    def _figure_columns(self) -> list[_Column]:
+    def _figure_columns(self) -> dict[str, list[str | Text]]:
         """Return the figures, the headline's first, with their ranks and the signs of their warnings."""
-        k = evaluations_text(run.view for group in self.groups for run in group.runs if run.view)
-        titles = {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": f"mean of\nlast {k}"}
-        return [
-            _Column((titles | FURTHER).get(name, one_line(name)), list(map(self._cell, entries)))
+        titles = choice_headings(run.view for group in self.groups for run in group.runs if run.view)
+        return {
+            (titles | FURTHER).get(name, one_line(name)): [self._cell(entry) for entry in entries]
             for name, entries in self.entries.items()
-        ]
+        }
 
     def _cell(self, entry: Entry | None) -> Text:
         if entry is None:
@@ -680,12 +628,9 @@ class Comparison:
         if entry.column == "headline":
             text += "*" * any(each.row == entry.row and each.significant for each in self.tests)
             text += warning_signs(entry.warnings)
-        elif mean is not None and entry.column not in CHOICES and self._by_test(entry):
+        elif mean is not None and entry.column not in CHOICES and entry.by_test:
             text += "¶"  # it is of the round that was chosen so
         return ranked_cell(text, self.ranks.get((entry.row, entry.column), ""))
-
-    def _by_test(self, entry: Entry) -> bool:
-        return self.groups[int(entry.row)].runs[0].protocol.choose == "best_test"
 
     def records(self) -> list[dict[str, Any]]:
         """Return the figures of the table, a record per group, for CSV and JSON.
@@ -704,7 +649,7 @@ class Comparison:
             values = figures(group, self.measure)
             for entry in filter(None, (entries[place] for entries in self.entries.values())):
                 column = entry.column
-                if column not in CHOICES and self._by_test(entry):
+                if column not in CHOICES and entry.by_test:
                     column = f"{column} ({CHOSEN_ON_TEST})"
                 record |= {column: entry.mean, f"{column}_std": entry.std}
                 record |= {f"{column}_values": values[entry.column], f"{column}_interval": entry.interval}
@@ -743,8 +688,8 @@ class Comparison:
         for name, group in zip(self.names, self.groups):
             warnings = [*self.warnings(group), *filter(None, map(missing_scores, group.runs))]
             warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-            if group.conflict:
-                warnings.append(f"no mean, because {group.conflict} ({CONFLICT})")
+            if conflict := conflicts_of(group.runs):
+                warnings.append(f"no mean, because {conflict} ({CONFLICT})")
             for text in dict.fromkeys(warnings):
                 found.setdefault(text, []).append(name)
         return [
@@ -753,23 +698,13 @@ class Comparison:
         ]
 
 
-def _chosen_columns(known: Sequence[_Column], names: Sequence[str]) -> list[_Column]:
-    """Return the columns with some headings, all if none are named."""
-    found = {column.heading.replace("\n", " "): column for column in reversed(known)}
+def _chosen_headings(known: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return the headings with some names, all if none are named."""
+    found = {heading.replace("\n", " "): heading for heading in known}
     if odd := [name for name in names if name not in found]:
-        there = list(found)[::-1]
-        near = did_you_mean(odd[0], there)
-        raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(there)}")
-    return [found[name] for name in names] or list(known)
-
-
-def _cost_columns(groups: Sequence[RunGroup], target: float) -> list[_Column]:
-    """Return after how many rounds and bytes groups reach a test figure."""
-    costs, unit = [target_costs(group.runs, target) for group in groups], groups[0].runs[0].figure_kind.unit
-    return [
-        _Column(f"rounds to\n{target:g}{unit}", [range_text(each["rounds"]) for each in costs]),
-        _Column(f"bytes to\n{target:g}{unit}", [range_text(each["bytes"], size) for each in costs]),
-    ]
+        near = did_you_mean(odd[0], found)
+        raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(found)}")
+    return [found[name] for name in names or found]
 
 
 def _seeds_text(group: RunGroup) -> str:

@@ -36,31 +36,23 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
         raise BadData("data", "have no images, which a contact sheet shows", "choose another data set")
-    if not len(dataset.indices(SPLITS.index(split))):
+    if not len(dataset.indices(origin := SPLITS.index(split))):
         raise BadData("data", f"have no {split} samples")
     shown = min(dataset.classes, _COLUMNS)
-    each = _COLUMNS // shown
-    blocks = [
-        _block(dataset, domain, SPLITS.index(split), shown, each, rows)
-        for domain in range(len(dataset.domain_names))
-    ]
+    each, domains = _COLUMNS // shown, range(len(dataset.domain_names))
+    blocks = [_block(dataset, domain, origin, shown, each, rows) for domain in domains]
     names = [drawn(n.replace("_", " ")) for n in dataset.class_names[:shown]]
     turned = max(map(len, names)) > 10
     height, width, _ = blocks[0].shape
     figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * height / width + 0.35) + turned))
     axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
-    step = blocks[0].shape[1] / shown
+    middles = [width / shown * (c + 0.5) - 0.5 for c in range(shown)]
     for axis, block, name in zip(axes, blocks, dataset.domain_names):
         axis.imshow(block, interpolation="nearest")
         axis.set_title(drawn(name), loc="left", fontsize=8, pad=2)
         axis.set_yticks([])
-        last = axis is axes[-1]  # long names are below the last block only
-        axis.set_xticks(
-            [step * (c + 0.5) - 0.5 for c in range(shown)],
-            names if last or not turned else [""] * shown,
-            fontsize=6,
-            rotation=90 if turned else 0,
-        )
+        written = names if axis is axes[-1] or not turned else [""] * shown  # long names below the last block
+        axis.set_xticks(middles, written, fontsize=6, rotation=90 if turned else 0)
         axis.tick_params(length=0, pad=1)
     figure.tight_layout(pad=0.3, h_pad=0.3)
     save(figure, output, dpi=120)
@@ -71,19 +63,16 @@ def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, ro
     channels, height, width = dataset.shape
     coarse = max(1, min(height, width) // _TILE_SIDE)  # pixels to each side that become one
     height, width = height // coarse, width // coarse
-    low, high = (
-        (0.0, 255.0) if dataset.inputs.dtype == np.uint8 else np.percentile(dataset.inputs[:500], (1, 99))
-    )
-    tiles = np.ones((rows, shown, each, channels, height, width))
+    bytes_of_pixels = dataset.inputs.dtype == np.uint8
+    low, high = (0.0, 255.0) if bytes_of_pixels else np.percentile(dataset.inputs[:500], (1, 99))
+    those = (dataset.domains == domain) & (dataset.origin == origin)
+    tiles = np.ones((shown, rows * each, channels, height, width))
     for c in range(shown):
-        mine = np.flatnonzero(
-            (dataset.domains == domain) & (dataset.origin == origin) & (dataset.labels == c)
-        )
-        if len(mine):
-            some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
-            for k, image in enumerate((dataset.inputs[mine[some]] - low) / (high - low)):
-                cut = image[:, : height * coarse, : width * coarse]
-                small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
-                tiles[k // each, c, k % each] = small.clip(0, 1)
-    sheet = tiles.transpose(0, 4, 1, 2, 5, 3).reshape(rows * height, shown * each * width, channels)
+        mine = np.flatnonzero(those & (dataset.labels == c))
+        some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))[: len(mine)]
+        cut = dataset.inputs[mine[some], :, : height * coarse, : width * coarse]
+        parts = ((cut - low) / (high - low)).reshape(-1, channels, height, coarse, width, coarse)
+        tiles[c, : len(some)] = parts.mean(axis=(3, 5)).clip(0, 1)
+    sheet = tiles.reshape(shown, rows, each, channels, height, width).transpose(1, 4, 0, 2, 5, 3)
+    sheet = sheet.reshape(rows * height, shown * each * width, channels)
     return sheet[..., :3] if channels >= 3 else np.repeat(sheet[..., :1], 3, axis=2)

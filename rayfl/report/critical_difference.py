@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
-from markupsafe import Markup
 
 from rayfl.report.page import RIGHT, WIDTH, Chart, ticks
+from rayfl.report.parallel import svg_chart
 from rayfl.report.significance import LEVEL
-from rayfl.system.text import one_line
 
 FEWEST_COLUMNS = 5
 """Columns below which the tests say nothing."""
@@ -53,28 +51,15 @@ def ranks_chart(columns: Sequence[Mapping[str, float]]) -> Chart | None:
         f"lines do not overlap differ by more than {width:.2f}, the critical difference of Nemenyi's test "
         f"(p < {LEVEL})"
     )
-    height = _STEP * (len(ranks) + 2)
-    alt = "; ".join(f"{one_line(row)} {rank:.2f}" for row, rank in ranks.items())
-    look = {"class": "chart", "viewBox": f"0 0 {WIDTH} {height}", "role": "img"}
-    root = Element("svg", look | {"aria-label": f"{title}: {alt}"})
-
-    def place(rank: float) -> float:
-        return _NAMES + (WIDTH - RIGHT - _NAMES) * (rank - 1) / (len(ranks) - 1)
-
-    def write(text: str, x: float, y: float, anchor: str) -> None:
-        SubElement(root, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}).text = text
-
-    for value in ticks(1, len(ranks), whole=True):
-        x = f"{place(value):.1f}"
-        SubElement(root, "line", {"class": "grid", "x1": x, "x2": x, "y1": "0", "y2": f"{height - _STEP}"})
-        write(f"{value:g}", place(value), height - 4, "middle")
-    for k, (row, rank) in enumerate(ranks.items()):
-        y = _STEP * (k + 0.7)
-        low, high = max(rank - width / 2, 1), min(rank + width / 2, len(ranks))
-        write(one_line(row)[:26], _NAMES - 10, y + 4, "end")
-        points = f"{place(low):.1f},{y:.1f} {place(high):.1f},{y:.1f}"
-        SubElement(root, "polyline", {"class": "line colour0", "points": points})
-        at = {"cx": f"{place(rank):.1f}", "cy": f"{y:.1f}", "r": "4"}
-        dot = SubElement(root, "circle", {"class": "dot colour0", **at})
-        SubElement(dot, "title").text = f"{one_line(row)}: {rank:.2f}"
-    return Chart(title, Markup(tostring(root, encoding="unicode")))
+    return svg_chart(
+        "ranks.svg",
+        title,
+        alt=f"{title}: {'; '.join(f'{row} {rank:.2f}' for row, rank in ranks.items())}",
+        values=ticks(1, len(ranks), whole=True),
+        place=lambda rank: _NAMES + (WIDTH - RIGHT - _NAMES) * (rank - 1) / (len(ranks) - 1),
+        height=_STEP * (len(ranks) + 2),
+        step=_STEP,
+        names=_NAMES,
+        ranks=ranks,
+        difference=width,
+    )

@@ -46,17 +46,10 @@ def warning_signs(warnings: Iterable[str]) -> str:
 def markdown_text(table: Table, notes: Sequence[str]) -> str:
     """Return a table as Markdown, with its title above and a list of notes below."""
     frame = _frame(table, escape_markdown, "**{}**", "<ins>{}</ins>")
-    lines: list[list[str]] = [list(frame.columns), ["---"] * len(frame.columns), *frame.values.tolist()]
-    return "\n".join(
-        [
-            f"# {escape_markdown(one_line(str(table.title)))}",
-            "",
-            *(f"| {' | '.join(line)} |" for line in lines),
-            "",
-            *(f"- {escape_markdown(note)}" for note in notes),
-            "",
-        ]
-    )
+    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.values.tolist()]
+    title, *listed = map(escape_markdown, (str(table.title), *notes))
+    lines = [f"# {title}", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    return "\n".join([*lines, *(f"- {note}" for note in listed), ""])
 
 
 def html_text(table: Table, notes: Sequence[str]) -> str:
@@ -127,19 +120,13 @@ def write_table(
         more: further keys of the JSON file.
     """
     lines = [*notes, *warnings]
+    content = {"title": one_line(str(table.title)), "cells": list(records), **more}
     makers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown_text(table, lines),
         ".html": lambda: html_text(table, lines),
         ".tex": lambda: latex_text(table, notes, warnings),
         ".csv": lambda: csv_text([_flat_record(record) for record in records]),
-        ".json": lambda: (
-            json.dumps(
-                {"title": one_line(str(table.title)), "cells": list(records), **more},
-                indent=1,
-                ensure_ascii=False,
-            )
-            + "\n"
-        ),
+        ".json": lambda: json.dumps(content, indent=1, ensure_ascii=False) + "\n",
     }
     write_file(path, makers[path.suffix](), "choose another place")
 

@@ -16,20 +16,20 @@ from rayfl.errors import Missing
 from rayfl.evaluation.metrics import AVERAGES, CHOICES
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
-from rayfl.record.folder import read_config
 from rayfl.report import significance
 from rayfl.report.compare import (
     CONFLICT,
     FURTHER,
     Entry,
+    RunGroup,
     conflicts_of,
     data_of,
     data_warnings,
     facts,
+    figures,
     group_by,
     machine_warnings,
     ranks_of,
-    run_figures,
     samples,
     scores_of,
 )
@@ -54,25 +54,19 @@ Runs = dict[tuple[str, str], list[RunRecords]]
 
 
 def compare(
-    name: str, folders: Iterable[Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
-) -> list[Entry]:
-    """Return what :func:`compare_runs` does of the runs in folders; those of other tables are passed over."""
-    cells = (folder for folder in folders if (read_config(folder).get("cell") or {}).get("table") == name)
-    return compare_runs(name, map(RunRecords.load, cells), rows, columns)
-
-
-def compare_runs(
-    name: str, filled: Iterable[RunRecords], rows: Sequence[str] = (), columns: Sequence[str] = ()
+    name: str, filled: Iterable[RunRecords | Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[Entry]:
     """Return the cells of a table that have runs, with the printed numbers if there are any.
 
     Args:
         name: of the table.
-        filled: its runs.
+        filled: runs, or their folders; those of other tables are passed over.
         rows: names of rows, in their order; rows that are not named follow.
         columns: likewise for the columns of a table that no paper prints.
     """
-    runs: Runs = group_by(filled, lambda run: cell_of(run)[:2])
+    loaded = (run if isinstance(run, RunRecords) else RunRecords.load(run) for run in filled)
+    cells = (run for run in loaded if (run.config.get("cell") or {}).get("table") == name)
+    runs: Runs = group_by(cells, lambda run: cell_of(run)[:2])
     if not runs:
         raise Missing(
             "runs",
@@ -80,19 +74,18 @@ def compare_runs(
             "run the table with `rayfl table`, or a cell of it with `rayfl run --config TABLE --row ROW "
             "--column COLUMN`",
         )
-    printed = printed_table(name)
-    in_print = [row for row in printed.rows if row not in printed.figures] if printed else []
+    printed = printed_table(name) or Printed(name=name, paper="", number="", title="", columns={})
+    in_print = [row for row in printed.rows if row not in printed.figures]
     names = list(dict.fromkeys([*rows, *in_print, *(row for row, _ in runs)]))
-    found, known = list[Entry | None](), set[str]()
-    if printed is not None:
-        for source in names:
-            others = {row: other for row, (of, other) in printed.figures.items() if of == source}
-            for row, other in ({source: None} | others).items():
-                for column, parts in printed.parts.items():
-                    shown = [replace(part, figure=other or part.figure) for part in parts]
-                    entry = _our_entry(runs, row, column, source, shown)
-                    found.append(entry and _add_printed(entry, printed))
-        known = {part.cell for parts in printed.parts.values() for part in parts}
+    found = list[Entry | None]()
+    for source in names:
+        others = {row: other for row, (of, other) in printed.figures.items() if of == source}
+        for row, other in ({source: None} | others).items():
+            for column, parts in printed.parts.items():
+                shown = [replace(part, figure=other or part.figure) for part in parts]
+                entry = _our_entry(runs, row, column, source, shown)
+                found.append(entry and _add_printed(entry, printed))
+    known = {part.cell for parts in printed.parts.values() for part in parts}
     order = dict.fromkeys([*columns, *(column for _, column in runs)])
     own = [column for column in order if column not in known]
     found += [_our_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
@@ -116,48 +109,49 @@ def _our_entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[C
     """
     known = [samples(runs.get((source, part.cell), []), cell_of) for part in parts]
     cells = [{cell_of(run)[2]: run for run in kept} for kept, _ in known]
-    seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
+    seeds = sorted(set[int].intersection(*map(set, cells)))
     if not seeds:
         return None
     complete = [seed for seed in seeds if all(cell[seed].complete for cell in cells)]
     short = [seed for seed in seeds if complete and seed not in complete]
     seeds = complete or seeds
-    ours = [cell[seed] for cell in cells for seed in seeds]
-    warnings = _run_warnings(ours) + machine_warnings(ours, [run for cell in runs.values() for run in cell])
+    ours = [[cell[seed] for seed in seeds] for cell in cells]
+    every = [run for own in ours for run in own]
+    warnings = _run_warnings(every) + machine_warnings(every, [run for cell in runs.values() for run in cell])
     if short:
         warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
     warnings += dict.fromkeys(text for _, left_out in known for text in left_out)
-    kind = ours[0].figure_kind
-    empty = Entry(row, column, None, None, "", seeds, warnings=warnings, kind=kind)
-    if why := "; ".join(filter(None, (conflicts_of(kept, cell_of) for kept, _ in known))):
-        warnings.append(f"no mean, because {why} ({CONFLICT})")
-        return empty
+    entry = Entry(row, column, None, None, "", seeds, warnings=warnings, kind=every[0].figure_kind)
+    conflicts = "; ".join(filter(None, (conflicts_of(kept, cell_of) for kept, _ in known)))
+    if why := f"{conflicts} ({CONFLICT})" if conflicts else _differences_of_seeds(ours):
+        warnings.append(f"no mean, because {why}")
+        return entry
+    found = [[figure(run, part.figure) for run, part in zip(own, parts)] for own in zip(*ours)]
+    means = [mean_and_std([value for value, _ in each])[0] for each in found]
+    mean, std = mean_and_std(means)
+    if mean is None:
+        return entry
+    spread = "seeds" if len(seeds) > 1 else ""
+    if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
+        std, spread = over, "evaluations"
+    values = {seed: value for seed, value in zip(seeds, means) if complete and value is not None}
+    data = ", ".join(dict.fromkeys(data_of(own[0]) for own in ours))
+    beside = figures(RunGroup({}, ours[0], True)) if parts == [Column(parts[0].cell)] else {}
+    further = {name: mean_and_std(x)[0] for name, x in beside.items() if name not in ("headline", *CHOICES)}
+    return replace(entry, mean=mean, std=std, spread=spread, values=values, data=data, further=further)
+
+
+def _differences_of_seeds(parts: Sequence[Sequence[RunRecords]]) -> str:
+    """Say why runs of several seeds have no mean; empty where they may have one."""
     facts: dict[str, Callable[[RunRecords], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
     }
     for what, tells in facts.items():
-        if any(len({tells(cell[seed]) for seed in seeds} - {None}) > 1 for cell in cells):
-            warnings.append(f"no mean, because its seeds have different {what}")
-            return empty
-    if keys := sorted({key for cell in cells for key in _changing_facts([cell[seed] for seed in seeds])}):
-        warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
-        return empty
-    found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    shown = [[value for value, _ in each if value is not None] for each in found]
-    if any(len(values) < len(parts) for values in shown):
-        return empty
-    means = [float(np.mean(values)) for values in shown]
-    mean, std = mean_and_std(means)
-    spread = "seeds" if len(seeds) > 1 else ""
-    if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
-        std, spread = over, "evaluations"
-    values = dict(zip(seeds, means)) if complete else {}
-    data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
-    beside = [run_figures(cells[0][seed]) for seed in seeds] if parts == [Column(parts[0].cell)] else []
-    names = dict.fromkeys(name for each in beside for name in each if name not in ("headline", *CHOICES))
-    further = {name: mean_and_std([each.get(name) for each in beside])[0] for name in names}
-    return Entry(row, column, mean, std, spread, seeds, None, None, warnings, values, data, further, kind)
+        if any(len({*map(tells, own)} - {None}) > 1 for own in parts):
+            return f"its seeds have different {what}"
+    keys = sorted({key for own in parts for key in _changing_facts(own)})
+    return f"its seeds have different settings ({', '.join(keys)})" if keys else ""
 
 
 def cell_of(run: RunRecords) -> tuple[str, str, int]:
@@ -186,9 +180,8 @@ def _run_warnings(runs: Sequence[RunRecords]) -> list[str]:
     changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
     warnings = [f"with {', '.join(changed)}"] if changed else []
     warnings += dict.fromkeys(text for run in runs for text in data_warnings(run))
-    unfinished = [run.summary for run in runs if not run.complete]
-    if unfinished:
-        least = min(unfinished, key=lambda summary: summary["completed"] / summary["rounds"])
+    unfinished = (run.summary for run in runs if not run.complete)
+    if least := min(unfinished, key=lambda each: each["completed"] / each["rounds"], default=None):
         warnings.append(f"only {least['completed']} of {least['rounds']} rounds yet")
     return warnings
 
@@ -240,21 +233,25 @@ def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, besid
         reference: the reference row.
         beside: whether printed numbers follow ours in brackets.
     """
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    table = _table_with(title, ["", *columns])
+    table = plain_table(title, [""], dict.fromkeys(entry.column for entry in entries))
     starred = {(d.place, d.row) for d in cell_tests(entries, reference) if d.significant}
     ranked = column_ranks(entries)
-    for row in dict.fromkeys(entry.row for entry in entries):
-        mine = {entry.column: entry for entry in entries if entry.row == row}
+    for row, mine in laid_out(entries).items():
         cells = []
-        for column in columns:
-            entry = mine.get(column)
+        for column, entry in mine.items():
             text = our_figure(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
             cells.append(ranked_cell(text, ranked.get((row, column), "")))
         table.add_row(row, *cells)
     return table
+
+
+def laid_out(entries: Sequence[Entry]) -> dict[str, dict[str, Entry | None]]:
+    """Return row -> column -> the cell there, if there is one, in the layout of papers."""
+    places = {(entry.row, entry.column): entry for entry in entries}
+    columns = dict.fromkeys(entry.column for entry in entries)
+    return {row: {c: places.get((row, c)) for c in columns} for row in dict.fromkeys(e.row for e in entries)}
 
 
 def _comparable(entries: Sequence[Entry]) -> list[Entry]:
@@ -276,15 +273,17 @@ def cell_tests(entries: Sequence[Entry], reference: str) -> list[significance.Di
 def printed_comparison(entries: Sequence[Entry], printed: Printed) -> Table:
     """Return our figures beside the paper's: a line per cell, column by column."""
     title = f"{printed.paper}, {printed.number}: {printed.title}"
-    table = _table_with(title, ["column", "row", "ours", "printed", "difference", "seeds", "warnings"])
+    table = plain_table(title, ["column", "row"], ["ours", "printed", "difference", "seeds"])
+    table.add_column("warnings")
     for cells in group_by(entries, lambda entry: entry.column).values():
         for entry in cells:
+            gap = entry.difference
             table.add_row(
                 entry.column,
                 entry.row,
                 our_figure(entry),
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
-                entry.difference_text,
+                "" if gap is None else "-+"[gap >= 0] + entry.kind.text(abs(gap)),
                 str(len(entry.seeds)),
                 "; ".join(entry.warnings),
             )
@@ -337,14 +336,15 @@ def write_tables(
 
 def entry_records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
-    found = [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
-    for record in found:
+    found = []
+    for entry in entries:
+        record = asdict(entry) | {"difference": entry.difference, "interval": entry.interval}
         further = record.pop("further")
-        if f"¶ {CHOSEN_ON_TEST}" in record["warnings"]:
+        if entry.by_test:
             ours = ("mean", "std", "values", "interval", "difference")
             further |= {name: record.pop(name) for name in ours}
             further = {f"{name} ({CHOSEN_ON_TEST})": value for name, value in further.items()}
-        record |= further
+        found.append(record | further)
     return found
 
 
@@ -361,27 +361,17 @@ def entry_columns(entries: Sequence[Entry], beside: bool) -> dict[str, list[str 
         columns["difference"] = [number_cell(entry.difference) for entry in entries]
     for name in dict.fromkeys(name for entry in entries for name in entry.further):
         heading = FURTHER.get(name, one_line(name)).replace("\n", " ")
-        columns[heading] = [_further_cell(entry, name) for entry in entries]
+        found = [(entry.further.get(name), entry.kind) for entry in entries]
+        as_printed = name in FURTHER
+        columns[heading] = [SheetCell(k.text(x), x) if as_printed else number_cell(x, 4) for x, k in found]
     columns["seeds"] = [", ".join(map(str, entry.seeds)) for entry in entries]
     columns["warnings"] = [one_line("; ".join(entry.warnings)) for entry in entries]
     return columns
 
 
-def _further_cell(entry: Entry, name: str) -> SheetCell:
-    value = entry.further.get(name)
-    return SheetCell(entry.kind.text(value), value) if name in FURTHER else number_cell(value, 4)
-
-
 def our_figure(entry: Entry | None) -> str:
     """Return our figure with its deviation and signs; empty where there is no cell."""
     return "" if entry is None else entry.kind.text(entry.mean, entry.std) + warning_signs(entry.warnings)
-
-
-def _table_with(title: str, headings: Sequence[str]) -> Table:
-    table = plain_table(title)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("", "column", "row", "warnings") else "right")
-    return table
 
 
 def warnings_of(entries: Iterable[Entry]) -> list[str]:

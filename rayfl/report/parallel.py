@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.sax.saxutils import escape
 
 import numpy as np
 from markupsafe import Markup
 
-from rayfl.report.page import HEIGHT, WIDTH, Chart
+from rayfl.report.page import HEIGHT, WIDTH, Chart, render
 from rayfl.system.text import one_line
 
 SIDE, HEAD, FOOT = 72, 56, 16
@@ -66,25 +67,26 @@ def parallel_chart(
         good: from 0, the worst, to 1; the colour.
         early: whether the line is dotted.
     """
-    alt = {"role": "img", "aria-label": one_line(f"{title}; the table of points has the numbers")}
-    root = Element("svg", {"class": "chart parallel", "viewBox": f"0 0 {WIDTH} {HEIGHT}", **alt})
-    xs = np.linspace(SIDE, WIDTH - SIDE, len(axes))
+    return svg_chart(
+        "parallel.svg",
+        title,
+        alt=f"{title}; the table of points has the numbers",
+        columns=list(zip(np.linspace(SIDE, WIDTH - SIDE, len(axes)), axes)),
+        place=lambda place: HEIGHT - FOOT - (HEIGHT - HEAD - FOOT) * place,
+        order=np.argsort(good, kind="stable"),
+        height=HEIGHT,
+        letters=LETTERS,
+        names=names,
+        good=good,
+        early=early,
+    )
 
-    def height(place: float) -> float:
-        return HEIGHT - FOOT - (HEIGHT - HEAD - FOOT) * place
 
-    for k in np.argsort(good, kind="stable"):
-        places = " ".join(f"{x:.1f},{height(axis.places[k]):.1f}" for x, axis in zip(xs, axes))
-        colour = f"stroke: color-mix(in oklab, var(--c0) {good[k]:.0%}, var(--c1))"
-        look = {"class": "line" + " early" * early[k], "style": colour}
-        line = SubElement(root, "polyline", {"points": places, **look})
-        SubElement(line, "title").text = one_line(names[k])
-    for k, (x, axis) in enumerate(zip(xs, axes)):
-        group = SubElement(root, "g", {"transform": f"translate({x:.1f})", "text-anchor": "middle"})
-        SubElement(group, "line", {"class": "axis", "y1": str(HEAD), "y2": str(HEIGHT - FOOT)})
-        SubElement(group, "text", {"y": str(HEAD - 36 + 20 * (k % 2))}).text = one_line(axis.name)
-        side = {"x": "6", "text-anchor": "start"} if k else {"x": "-6", "text-anchor": "end"}
-        for place, text in axis.labels.items():
-            shown = text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
-            SubElement(group, "text", {"y": f"{height(place) + 4:.1f}", **side}).text = one_line(shown)
-    return Chart(title, Markup(tostring(root, encoding="unicode")))
+def svg_chart(template: str, title: str, **content: Any) -> Chart:
+    """Return the drawing that a template describes, which writes its texts with ``xml``."""
+    drawn = render(template, width=WIDTH, xml=_xml_text, **content)
+    return Chart(title, Markup(re.sub(r"\n\s*", "", drawn)))
+
+
+def _xml_text(text: str, letters: int | None = None) -> Markup:
+    return Markup(escape(one_line(text)[:letters], {'"': "&quot;"}))

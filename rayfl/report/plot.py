@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 from matplotlib.projections.polar import PolarAxes
@@ -23,6 +23,7 @@ from rayfl.report.compare import (
     CONFLICT,
     RunGroup,
     check_recorded,
+    conflicts_of,
     group_by,
     group_runs,
     keys_hint,
@@ -163,18 +164,16 @@ class Plot:
         title += ", in points" * kind.percent
         if target is not None:
             title += f"; rounds until {target:g}{kind.unit} are reached"
-        table = plain_table(title)
+        heads = [head for panel in panels for head in (panel, f"{panel}, rounds")[: 1 + (target is not None)]]
+        table = plain_table(title, numbers=["", *heads])
         table.min_width = min(len(title), 76)  # the title breaks at the width of the table
-        table.add_column("", overflow="fold")
-        for panel in panels:
-            for head in (panel, f"{panel}, rounds")[: 1 if target is None else 2]:
-                table.add_column(head, justify="right")
+        table.columns[0].justify, table.columns[0].overflow = "left", "fold"
         for group in groups:
             cells = []
             for panel in panels:
                 curves = panel_curves(group, panel)
                 each = [np.mean([roughness(y) for _, y in own]) for own in curves]
-                cells.append(kind.text(none_if_nan(float(np.mean(each))) if each else None))
+                cells.append(kind.text(float(np.mean(each)) if each else None))
                 if target is not None:
                     reached = (rounds_to(curve, target, kind.sign) for own in curves for curve in own)
                     cells.append(range_text(reached))
@@ -198,14 +197,14 @@ class Plot:
         """
         lines = sweep_lines(self.runs, over, view, self.by)
         groups = [group for _, points in lines for _, group in points]
-        line_looks = looks_of(points[0][1].method for _, points in lines)
-        panels = check_panels(_as_list("panels", panels) or [ALL], groups)
+        line_looks = looks_of(points[0][1].runs[0].method for _, points in lines)
+        panels = check_panels(panels or [ALL], groups)
         values = sorted({x for _, points in lines for x, _ in points})
         with Look.of(**self._labelled(look)) as shown:
             figure, axes = shown.grid(len(panels))
             for ax, panel in zip(axes, panels):
                 for look_of_line, (name, points) in zip(line_looks, lines):
-                    means, errors = _means_and_errors([(group, panel) for _, group in points])
+                    means, errors = _means_and_errors([group for _, group in points], [panel])
                     bars = np.nan_to_num(errors)  # one seed has a bar of length 0
                     looks = style(look_of_line) | marker(look_of_line)
                     x = [value for value, _ in points]
@@ -231,16 +230,13 @@ class Plot:
             look: ``size``, ``names`` and ``title``.
         """
         groups = self._groups(views)
-        panels = _as_list("panels", panels) or list(dict.fromkeys([*check_panels([], groups), ALL]))
-        panels = check_panels(panels, groups)
+        panels = check_panels(panels or [*check_panels([], groups), ALL], groups)
         with Look.of(**self._labelled(look)) as shown:
             wide = max(2 * WIDTH, 0.6 * len(panels) + 0.12 * len(panels) * len(groups))
             figure, (ax,) = shown.grid(1, width=wide)
-            width, highest = 0.8 / len(groups), 0.0
-            for place, group in enumerate(groups):
-                means, errors = _means_and_errors([(group, panel) for panel in panels])
+            width, heights = 0.8 / len(groups), [_means_and_errors([group], panels) for group in groups]
+            for place, (group, (means, errors)) in enumerate(zip(groups, heights)):
                 where = np.arange(len(panels)) + (place - (len(groups) - 1) / 2) * width
-                highest = max([highest, *(mean for mean in means if mean > highest)])
                 ax.bar(
                     where,
                     means,
@@ -253,7 +249,7 @@ class Plot:
                     linewidth=0.5,
                     error_kw={"elinewidth": 1, "ecolor": "#333333"},
                 )
-            kind = _figure_of(groups)
+            kind, highest = _figure_of(groups), np.nan_to_num([means for means, _ in heights]).max()
             if start and start >= highest:  # the axis would be upside down
                 most = f"{kind.text(highest)}{kind.unit}"
                 raise BadValue("start", f"is {start}", f"it must be below the highest bar, {most}")
@@ -389,7 +385,7 @@ class Plot:
     def _panels_of(self, views: Sequence[str], panels: Sequence[str]) -> tuple[list[RunGroup], list[str]]:
         """Return what is drawn, and the panels for which some of it has scores."""
         groups = self._groups(views)
-        panels = check_panels(_as_list("panels", panels), groups)
+        panels = check_panels(panels, groups)
         found = [panel for panel in panels if any(panel_curves(group, panel) for group in groups)]
         if not found:
             why = f"{', '.join(panels)} have no scores in any run, so there is nothing to draw"
@@ -416,8 +412,8 @@ def drawn_groups(
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
-        if group.conflict:
-            raise Conflict(f"{group.conflict}: {CONFLICT}")
+        if conflict := conflicts_of(group.runs):
+            raise Conflict(f"{conflict}: {CONFLICT}")
         for view in wanted:
             runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
             if all(run.view is not None for run in runs):
@@ -426,12 +422,10 @@ def drawn_groups(
                 warn(f"{label} is left out: {missing_scores(runs[0])}")
     if not found:
         raise Missing("runs", "have not been evaluated, so there is nothing to draw")
-    methods: dict[str, str] = {}  # by name, for the same row may have groups on several data sets
-    for group in sorted(found, key=lambda group: PLACES.get(group.method, LOOKS)):
-        methods.setdefault(group.name, group.method)
-    looks, places = dict(zip(methods, looks_of(methods.values()))), list(methods)
-    found = [replace(group, look=looks[group.name]) for group in found]
-    return sorted(found, key=lambda group: places.index(group.name))
+    by_place = sorted(found, key=lambda group: PLACES.get(group.runs[0].method, LOOKS))
+    rows = group_by(by_place, lambda group: group.name).values()  # a row may have groups on several data sets
+    looks = looks_of(own[0].runs[0].method for own in rows)
+    return [replace(group, look=look) for look, own in zip(looks, rows) for group in own]
 
 
 def _group_names(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
@@ -455,7 +449,6 @@ def sweep_lines(
     groups = group_runs(runs, [*by, over] if by else ())
     groups = drawn_groups(groups, [view] if view else [], by)
     lines: dict[str, list[tuple[float, RunGroup]]] = {}
-    rows: dict[str, set[Any]] = {}
     # Points of one line may be cells of a table, so their places there do not tell lines apart.
     places = {over, *(key for g in groups for key in g.config if key.startswith("cell."))} - set(by)
     rest = [replace(g, config={k: v for k, v in g.config.items() if k not in places}) for g in groups]
@@ -467,10 +460,10 @@ def sweep_lines(
                 "over", f"is {over}, which is {value!r} in {group.runs[0].folder}: a sweep is over numbers"
             )
         lines.setdefault(name, []).append((value, group))
-        rows.setdefault(name, set()).add(group.config.get("cell.row"))
-    named = [str(row) for own in rows.values() for row in own if row not in (None, "various")]
-    in_rows = all(len(own) == 1 for own in rows.values()) and len(set(named)) == len(lines)
-    names = named if in_rows else list(lines)
+    rows = [{str(group.config.get("cell.row", "various")) for _, group in own} for own in lines.values()]
+    known = set[str]().union(*rows) - {"various"}
+    in_rows = len(known) == len(lines) and all(len(own) == 1 for own in rows)
+    names = [row for (row,) in rows] if in_rows else list(lines)
     return [(name, sorted(points, key=lambda p: p[0])) for name, points in zip(names, lines.values())]
 
 
@@ -483,10 +476,10 @@ def domains_of(groups: Sequence[RunGroup]) -> list[str]:
 def check_panels(panels: Sequence[str], groups: Sequence[RunGroup]) -> list[str]:
     """Return the requested panels: domains or ``all``; by default all domains, if they are few."""
     domains = domains_of(groups)
-    for name in panels:
+    for name in _as_list("panels", panels):
         if name not in (*domains, ALL):
             raise Unknown("panels", f"are {', '.join([*domains, ALL])}; there is no domain {name}")
-    return list(panels) or (domains if 0 < len(domains) <= MOST_PANELS else [ALL])
+    return list(dict.fromkeys(panels)) or (domains if 0 < len(domains) <= MOST_PANELS else [ALL])
 
 
 def panel_curves(group: RunGroup, panel: str, quantity: str = "figure") -> list[list[Curve]]:
@@ -524,14 +517,11 @@ def roughness(values: np.ndarray) -> float:
     return float(np.std(np.diff(values), ddof=1)) if len(values) > 2 else math.nan
 
 
-def _chosen_values(group: RunGroup, panel: str) -> list[float]:
-    """Return the chosen figure of each seed, the mean over its runs."""
-    return [float(np.mean([chosen_value(run, panel) for run in own])) for own in group.seeds.values()]
-
-
-def _means_and_errors(places: Sequence[tuple[RunGroup, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sample deviation over seeds of the chosen figure of panels; NaN: there is none."""
-    found = [mean_and_std(list(map(none_if_nan, _chosen_values(g, panel)))) for g, panel in places]
+def _means_and_errors(groups: Sequence[RunGroup], panels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation over seeds of the chosen figure, for each group and panel; NaN: none."""
+    seeds = [(group.seeds.values(), panel) for group in groups for panel in panels]
+    figures = [[np.mean([chosen_value(run, panel) for run in own]) for own in runs] for runs, panel in seeds]
+    found = [mean_and_std([none_if_nan(float(figure)) for figure in each]) for each in figures]
     means, errors = np.array(found, dtype=float).T
     return means, errors
 
@@ -557,7 +547,7 @@ def _draw_radar(ax: PolarAxes, data: str, groups: Sequence[RunGroup], look: Look
     domains = domains_of(groups)
     if len(domains) < 3:
         raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three", "draw bars")
-    table = np.array([[np.mean(_chosen_values(group, domain)) for domain in domains] for group in groups])
+    table = np.array([_means_and_errors([group], domains)[0] for group in groups])
     kind = _figure_of(groups)
     best = np.nanmax(table, axis=0) if kind.higher else np.nanmin(table, axis=0)
     shares = table / np.where(best > 0, best, 1)

@@ -92,24 +92,23 @@ class Printed:
 
     def reason(self, row: str, column: str) -> str | None:
         """Return why we cannot reproduce a printed number; None: no known reason."""
-        for r in (row, "*"):
-            for c in (column, "*"):
-                if why := self.unreachable.get(r, {}).get(c):
-                    return why
-        return None
+        reasons = (self.unreachable.get(r, {}).get(c) for r in (row, "*") for c in (column, "*"))
+        return next(filter(None, reasons), None)
 
 
 def printed_table(name: str) -> Printed | None:
     """Return the table of that name; None: no paper has it."""
-    return _all_printed().get(name)
+    paper, _, table = name.partition("_")
+    return known_tables().get(paper, {}).get(table)
 
 
 @cache
-def _all_printed() -> dict[str, Printed]:
-    return {table.name: table for paper in PAPERS for table in _read_paper(paper)}
+def known_tables() -> dict[str, dict[str, Printed]]:
+    """Return paper -> its tables with printed numbers or a layout, by their names within it."""
+    return {paper: _read_paper(paper) for paper in PAPERS}
 
 
-def _read_paper(paper: str) -> list[Printed]:
+def _read_paper(paper: str) -> dict[str, Printed]:
     text = resources.files("rayfl.report").joinpath("papers", f"{paper}.yaml").read_text()
     content = yaml.safe_load(text)
     for short, table in content["tables"].items():
@@ -119,15 +118,7 @@ def _read_paper(paper: str) -> list[Printed]:
             table["rows"][row] = dict(zip(table["columns"], pairs))
         for row, where in table.get("figures", {}).items():
             table["figures"][row] = (where["row"], where.get("figure"))
-    return TypeAdapter(list[Printed]).validate_python(list(content["tables"].values()))
-
-
-def known_tables() -> dict[str, list[str]]:
-    """Return paper -> its tables with printed numbers or a layout."""
-    return {
-        paper: [name.removeprefix(f"{paper}_") for name in _all_printed() if name.startswith(f"{paper}_")]
-        for paper in PAPERS
-    }
+    return TypeAdapter(dict[str, Printed]).validate_python(content["tables"])
 
 
 def find_printed(paper: str, table: str) -> Printed:
@@ -137,4 +128,4 @@ def find_printed(paper: str, table: str) -> Printed:
         raise Unknown("--against", f"{paper}: there is no such paper; there are {', '.join(tables)}")
     if table not in tables[paper]:
         raise Unknown("--against", f"{paper} {table}: {paper} has {', '.join(tables[paper])}")
-    return _all_printed()[f"{paper}_{table}"]
+    return tables[paper][table]

@@ -40,7 +40,7 @@ from rayfl.report.page import (
     render,
     thin_places,
 )
-from rayfl.report.paper_tables import compare_runs, entry_columns
+from rayfl.report.paper_tables import compare, entry_columns
 from rayfl.report.printed import printed_table
 from rayfl.report.summary import sentences, view_metrics
 from rayfl.report.text import AVERAGE_NAMES, as_text, clock
@@ -187,7 +187,7 @@ def _beside_printed(result: RunRecords) -> Sheet | None:
     cell = result.config.get("cell")
     if not cell or (printed := printed_table(str(cell["table"]))) is None:
         return None
-    columns = entry_columns(compare_runs(printed.name, [result]), beside=True)
+    columns = entry_columns(compare(printed.name, [result]), beside=True)
     kept = ("row", "column", "ours", "printed", "difference", "warnings")
     caption = one_line(f"Beside {printed.paper}, {printed.number}, in %")
     return Sheet.of_columns(caption, {heading: columns[heading] for heading in kept})

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rayfl.data.task import ACCURACY, Figure
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
-from rayfl.report.text import AVERAGE_NAMES, as_text, evaluations_text, number, plain_table, size
+from rayfl.report.text import AVERAGE_NAMES, as_text, choice_headings, mean_and_std, number, plain_table, size
 from rayfl.system.terminal import Terminal
 from rayfl.system.text import counted, one_line
 
@@ -43,13 +43,8 @@ def figure_kind(summary: Mapping[str, Any]) -> Figure:
 def _choice_headings(summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the choices of rounds of a summary, and their headings of two lines, above some of its views."""
     window = min(summary["length"], summary["completed"])
-    headings = {
-        "last": "last\nround",
-        "best_val": "best by\nvalidation",
-        "last_k": f"mean of\nlast {evaluations_text(entries)}",
-        "window": f"mean of\nlast {window}",
-        "best_test": CHOSEN_ON_TEST.replace(" on ", " on\n"),
-    }
+    further = {"window": f"mean of\nlast {window}", "best_test": CHOSEN_ON_TEST.replace(" on ", " on\n")}
+    headings = choice_headings(entries) | further
     return {choice: heading for choice, heading in headings.items() if choice in summary["views"][0]}
 
 
@@ -58,7 +53,7 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
     title = f"Test {kind.title}, {as_text(point)}"
     entries = [v for v in summary["views"] if v["point"] == point]
     choices = _choice_headings(summary, entries)
-    table = _figure_table(title, ["view", "average"], choices.values())
+    table = plain_table(title, ["view", "average"], choices.values(), no_wrap=True)
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
     for heading, chosen in (row for entry in entries for row in view_metrics(entry, choices)):
         if table.row_count:
@@ -85,28 +80,15 @@ def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table
     kind = figure_kind(summary)
     title = f"Test {kind.title} per domain, {entry['view']}, mean over clients"
     choices = _choice_headings(summary, [entry])
-    table = _figure_table(title, ["domain", "clients"], choices.values())
-    means: dict[str, list[float]] = {c: [] for c in choices}
-    for name, domain in entry["last"]["domains"].items():
-        cells = []
-        for choice in choices:
-            mean = entry[choice]["domains"][name]["mean"] if entry[choice] else None
-            cells.append(kind.shown(mean))
-            if mean is not None:
-                means[choice].append(mean)
-        table.add_row(name, str(domain["clients"]), *cells)
+    table = plain_table(title, ["domain", "clients"], choices.values(), no_wrap=True)
+    chosen = [entry[choice]["domains"] if entry[choice] else {} for choice in choices]
+    names, means = entry["last"]["domains"], list[list[float | None]]()
+    for name, domain in names.items():
+        means.append([found[name]["mean"] if found else None for found in chosen])
+        table.add_row(name, str(domain["clients"]), *map(kind.shown, means[-1]))
     table.add_section()
-    found = [sum(m) / len(m) if m else None for m in means.values()]
-    table.add_row("mean of domains", "", *map(kind.shown, found))
-    return table
-
-
-def _figure_table(title: str, labels: Iterable[str], numbers: Iterable[str]) -> Table:
-    table = plain_table(title)
-    for label in labels:
-        table.add_column(label)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
+    over_domains = (mean_and_std([value for value in own if value is not None])[0] for own in zip(*means))
+    table.add_row("mean of domains", "", *map(kind.shown, over_domains))
     return table
 
 
@@ -138,12 +120,12 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         if entry["point"] == "after_training" and entry["view"] == "personal" and not shown and entry["last"]:
             lines += [f"After training, last round: {text}." for text in other_models(entry["last"])]
     lines.append(f"Sent by clients {size(summary['up'])}, received {size(summary['down'])}.")
-    if summary["dropped"]:
-        lines.append(f"Dropped updates: {summary['dropped']}; metrics.jsonl names their clients.")
-    if summary["not_finite"]:
-        lines.append(f"Values that were NaN or infinite: {summary['not_finite']}; metrics.jsonl names them.")
-    if empty := summary.get("empty"):
-        lines.append(f"Rounds without clients, in which nothing changed: {empty}.")
+    counts = {
+        "dropped": "Dropped updates: {}; metrics.jsonl names their clients.",
+        "not_finite": "Values that were NaN or infinite: {}; metrics.jsonl names them.",
+        "empty": "Rounds without clients, in which nothing changed: {}.",
+    }
+    lines += [text.format(summary[name]) for name, text in counts.items() if summary.get(name)]
     if summary["completed"] < summary["rounds"]:
         why = "Ended early, by the protocol's patience" if summary["early"] else "Incomplete"
         lines.append(f"{why}: {summary['completed']} of {summary['rounds']} rounds.")
@@ -153,14 +135,10 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 def headline_source(headline: Mapping[str, Any]) -> str:
     """Return the origin of a headline; rounds count from 1 here, as in everything that is printed."""
     first, last = headline["rounds"][0] + 1, headline["rounds"][-1] + 1
+    ways = {"best_val": ", best by validation", "best_test": f", {CHOSEN_ON_TEST}"}
+    when = f"round {last}{ways.get(headline['choose'], '')}"
     if len(headline["rounds"]) > 1:
         when = f"mean ± std over {len(headline['rounds'])} evaluations of rounds {first} to {last}"
-    elif headline["choose"] == "best_val":
-        when = f"round {last}, best by validation"
-    elif headline["choose"] == "best_test":
-        when = f"round {last}, {CHOSEN_ON_TEST}"
-    else:
-        when = f"round {last}"
     about = [headline["view"], as_text(headline["point"]), AVERAGE_NAMES[headline["average"]], when]
     return "; ".join([", ".join(about), *other_models(headline)])
 

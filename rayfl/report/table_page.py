@@ -10,7 +10,7 @@ from urllib.parse import quote
 from rayfl.data.task import figure_titles
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.history import TUNED, engine_lines
-from rayfl.report.compare import conflicts_of, group_by, method_of, over_seeds, samples, target_costs
+from rayfl.report.compare import conflicts_of, group_by, over_seeds, samples, target_costs
 from rayfl.report.critical_difference import ranks_chart
 from rayfl.report.method_looks import looks_of
 from rayfl.report.page import (
@@ -32,6 +32,7 @@ from rayfl.report.paper_tables import (
     column_ranks,
     entry_columns,
     footnotes,
+    laid_out,
     notes_of_grid,
     our_figure,
     warnings_of,
@@ -98,15 +99,13 @@ def table_page(
 
 def _grid_sheet(entries: Sequence[Entry], reference: str) -> Sheet:
     """Return our figures, methods down and columns across, with ranks and the stars of tests."""
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    places = {(entry.row, entry.column): entry for entry in entries}
+    columns = dict.fromkeys(entry.column for entry in entries)
     ranked = column_ranks(entries)
     starred = {(test.row, test.place) for test in cell_tests(entries, reference) if test.significant}
     rows: list[Row] = []
-    for row in dict.fromkeys(entry.row for entry in entries):
+    for row, mine in laid_out(entries).items():
         cells: list[str | SheetCell] = [one_line(row)]
-        for column in columns:
-            entry = places.get((row, column))
+        for column, entry in mine.items():
             text = our_figure(entry) + "*" * ((row, column) in starred)
             cells.append(SheetCell(text, entry.mean if entry else None, rank=ranked.get((row, column), "")))
         rows.append(cells)
@@ -157,7 +156,7 @@ def _table_curves(runs: Sequence[RunRecords]) -> list[Chart]:
     for column, cells in group_by(runs, lambda run: cell_of(run)[1]).items():
         lines, kind = [], cells[0].figure_kind
         rows = group_by(cells, lambda run: cell_of(run)[0])
-        for look, (row, own) in zip(looks_of(method_of(own[0]) for own in rows.values()), rows.items()):
+        for look, (row, own) in zip(looks_of(own[0].method for own in rows.values()), rows.items()):
             rounds, values = over_seeds([run.curve()] for run in own)
             if len(rounds) and not conflicts_of(own, cell_of):
                 lines.append(Line(row, rounds, values.mean(axis=0), look))
@@ -175,14 +174,14 @@ def link(folder: Path, home: Path) -> str:
 def _run_sheet(runs: Sequence[RunRecords], home: Path) -> Sheet:
     names = [one_line(f"{row}, {column}") for row, column, _ in map(cell_of, runs)]
     figures = [figure_cell((run.summary["headline"] or {}).get("figure"), run.figure_kind) for run in runs]
+    signs = ["¶" * (run.protocol.choose == "best_test") for run in runs]
     seconds = [float(sum(line["seconds"] for line in engine_lines(run.folder))) for run in runs]
     summaries = [run.summary for run in runs]
     columns: dict[str, list[str | SheetCell]] = {
         "run": [SheetCell(name, None, href=link(run.folder, home)) for name, run in zip(names, runs)],
         "seed": [SheetCell(str(seed), float(seed)) for _, _, seed in map(cell_of, runs)],
         figure_titles(run.figure_kind for run in runs): [
-            replace(figure, text=figure.text + "¶" * (run.protocol.choose == "best_test"))
-            for figure, run in zip(figures, runs)
+            replace(figure, text=figure.text + sign) for figure, sign in zip(figures, signs)
         ],
         "rounds": [
             SheetCell(f"{each['completed']:,} of {each['rounds']:,}", float(each["completed"]))

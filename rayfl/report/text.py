@@ -68,12 +68,11 @@ def as_text(name: str) -> str:
     return name.replace("_", " ")
 
 
-def evaluations_text(entries: Iterable[Mapping[str, Any]]) -> str:
-    """Return how many evaluations ``last_k`` has averaged in some views: "5", "3 to 5"."""
-    counts = sorted({len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]})
-    if not counts:
-        return "0"
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+def choice_headings(entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return choice of rounds -> its heading of two lines above figures of some views."""
+    counts = [len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]]
+    last_k = f"mean of\nlast {range_text(counts, str) or 0}"
+    return {"last": "last\nround", "best_val": "best by\nvalidation", "last_k": last_k}
 
 
 def range_text(values: Iterable[float | None], text: Callable[[float], str] = "{:,}".format) -> str:
@@ -115,6 +114,18 @@ def fit_table(table: Table, console: Console) -> tuple[Table, list[str]]:
     return table, dropped
 
 
-def plain_table(title: str) -> Table:
-    """Return a table without columns in the style of all printed tables."""
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = (), **more: Any) -> Table:
+    """Return a table without rows in the style of all printed tables.
+
+    Args:
+        title: of the table.
+        texts: headings of the columns on the left.
+        numbers: those of the columns of numbers.
+        more: options of the columns of numbers.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in texts:
+        table.add_column(heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right", **more)
+    return table

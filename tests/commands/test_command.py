@@ -71,7 +71,7 @@ DITTO = "usage: --method Ditto [--method.OPTION VALUE ...]\n"
         ("data show --data.partition.help Dirichlet", "\n  --data.partition.alpha ALPHA"),
         ("run --transforms.help TopK", "\n  --transforms.share SHARE"),
         ("run --data.help CIFAR10", "\n  --data.partition.help NAME"),
-        ("run --data.help Table", "\n  --data.y Y            column of what is learned"),
+        ("run --data.help Table", "\n  --data.y Y            Column of what is learned"),
         ("run --data.help Table", "--data.seed SEED Seed of the partition"),
         ("table --method.help Ditto", DITTO),
         ("table embedded/methods --method.help Ditto", DITTO),

@@ -84,11 +84,8 @@ def test_kinds_are_named(capsys):
     [
         (["rounds", "RUNS", "--views", "online"], Unknown, "view"),
         (["rounds", "RUNS", "--panels", "oil"], Unknown, "panels"),
-        (["rounds", "RUNS", "--quantity", "beauty"], Unknown, "quantity"),
         (["bars", "RUNS", "--names", "A"], BadValue, "names"),
         (["bars", "RUNS", "--size", "5,x"], BadValue, "size"),
-        (["bars", "RUNS", "--by", "colour"], Unknown, "by"),
-        (["sweep", "RUNS", "--over", "net"], BadValue, "over"),
         (["labels", "RUNS"], Missing, "partition.json"),
     ],
 )

@@ -13,7 +13,6 @@ from rayfl.methods import FedAvg, FedDGGA, PartialFed
 from rayfl.report import compare
 from rayfl.report.compare import Comparison, group_runs, labels, short_labels
 from rayfl.report.summary import sentences
-from rayfl.report.text import mean_and_std
 from rayfl.running.result import Result
 from tests.support.federations import small
 from tests.support.records import pool, write_run
@@ -38,6 +37,11 @@ def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
     assert len(group_runs([first, second])) == 1
     second.config["clients"] = 7
     assert len(group_runs([first, second])) == 2
+    second.config["clients"] = 6
+    second.config["data"]["init_args"]["partition"]["init_args"]["alpha"] = 1.0
+    groups = group_runs([first, second], ["method"])
+    assert len(groups) == 2, "what divides data otherwise is never averaged"
+    assert "alpha=1.0" in labels(groups, ["method"])[1][1][2]
 
 
 def test_runs_on_other_data_are_no_repetitions(tmp_path):
@@ -92,15 +96,12 @@ def test_what_reports_warn_of_in_data(tmp_path):
     assert "FedBN: data not verified (data.verify=false)." in text
 
 
-def test_short_runs_say_how_many_evaluations_are_averaged(tmp_path):
-    runs = load(tmp_path, {"rounds": 6}, {"rounds": 20})
-    for chosen, shown in ((runs[:1], "last 3 "), (runs[1:], "last 5 "), (runs, "last 3 to 5 ")):
-        assert any(shown in line for line in rows(group_runs(chosen)))
-
-
 def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
     """The best of them is not the best of all, and they have not come equally far."""
-    short = [{"method": m, "seed": s, "stop_after": 2 + s} for m in ("FedProx", "FedAvg") for s in (0, 3)]
+    levels = {"FedProx": 0.5, "FedAvg": 0.9}
+    short = [
+        {"method": m, "level": levels[m], "seed": s, "stop_after": 2 + s} for m in levels for s in (0, 3)
+    ]
     groups = group_runs(load(tmp_path, {"level": 0.5}, {"level": 0.9, "mu": 0.1}, *short))
     assert [g.complete for g in groups] == [True, True, False, False]
     columns = Comparison(groups).table().columns
@@ -181,7 +182,7 @@ def test_an_option_of_one_method_alone_is_no_difference(tmp_path):
 
 
 def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
-    runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"seed": 2}, {"method": "FedBN", "stop_after": 4})
+    runs = load(tmp_path, {"seed": 4}, {"seed": 7}, {"seed": 2}, {"method": "FedBN", "stop_after": 4})
     lines = rows(group_runs(runs))
     found = [run.figure for run in runs[:3]]
     expected = ACCURACY.shown(np.mean(found), np.std(found, ddof=1))
@@ -197,6 +198,13 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     assert ACCURACY.shown(runs[3].figure) in row
     assert "EmbeddedDigits, Dirichlet(alpha=0.3)" in lines[0]
     assert any("Incomplete runs" in line for line in lines)
+    record, _ = Comparison(group_runs(runs)).records()
+    assert (record["method"], record["seeds"], record["runs"]) == ("FedAvg", [4, 7, 2], 3)
+    assert (record["completed"], record["rounds"], record["up"], record["down"]) == (10, 10, 3000, 6000)
+    assert record["headline_values"] == pytest.approx([100 * figure for figure in found])
+    assert record["headline"] == pytest.approx(100 * np.mean(found))
+    assert record["headline_std"] == pytest.approx(100 * np.std(found, ddof=1))
+    assert record["headline_interval"] == pytest.approx(4.3027 / 3**0.5 * record["headline_std"], rel=1e-4)
 
 
 def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
@@ -246,24 +254,6 @@ def test_scores_right_after_training_of_other_models_are_told_of_beside_the_head
         views = [entry | {"point": point, "view": view, "last": last}]
         said = sentences(run.summary | {"views": views, "headline": run.summary["headline"]})
         assert ("After training, last round: of 4 clients 2 by their initial model." in said) == told
-
-
-def test_what_went_wrong_is_counted(tmp_path):
-    (run,) = load(tmp_path, {})
-    for key, start in (
-        ("dropped", "Dropped updates: 3"),
-        ("not_finite", "Values that were NaN or infinite: 3"),
-        ("empty", "Rounds without clients"),
-    ):
-        said = [sentences(run.summary | {key: count}) for count in (0, 3)]
-        assert [sum(line.startswith(start) for line in lines) for lines in said] == [0, 1]
-
-
-def test_spread_of_incomplete_values_is_na():
-    assert ACCURACY.shown(*mean_and_std([0.5, None])) == "n/a"
-    assert ACCURACY.shown(*mean_and_std([])) == "n/a"
-    assert ACCURACY.shown(*mean_and_std([0.5])) == "50.00"
-    assert ACCURACY.shown(*mean_and_std([0.4, 0.6])) == "50.00 ± 14.14"
 
 
 def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
@@ -322,18 +312,6 @@ def test_the_headline_stands_beside_the_spread_over_clients_and_further_metrics(
     assert shown.split()[7:10] == [f"{accuracies.min():.2f}", f"{accuracies.std():.2f}", "0.2500"]
 
 
-def test_records_of_the_comparison(tmp_path):
-    runs = load(tmp_path, {"seed": 4}, {"seed": 7})
-    (record,) = Comparison(group_runs(runs)).records()
-    assert record["method"] == "FedAvg"
-    assert (record["seeds"], record["runs"], record["completed"], record["rounds"]) == ([4, 7], 2, 10, 10)
-    assert record["headline_values"] == pytest.approx([100 * run.figure for run in runs])
-    assert record["headline"] == pytest.approx(np.mean(record["headline_values"]))
-    assert record["headline_std"] == pytest.approx(np.std(record["headline_values"], ddof=1))
-    assert record["headline_interval"] == pytest.approx(12.706 / 2**0.5 * record["headline_std"], rel=1e-4)
-    assert (record["up"], record["down"]) == (3000, 6000)
-
-
 def with_code(run, **code):
     """Return the run with what its environment says of code."""
     path = run.folder / "environment.json"
@@ -365,14 +343,6 @@ def test_a_run_that_went_on_with_another_version_is_marked_with_both(tmp_path):
     assert later.machine == {"torch": "2.0 and 1.0"}
     assert later.code == first.code == {}
     assert any("‖" in line for line in rows(group_runs([first, later, third])))
-
-
-def test_runs_that_divide_data_otherwise_are_never_averaged(tmp_path):
-    first, second = load(tmp_path, {}, {"seed": 1})
-    second.config["data"]["init_args"]["partition"]["init_args"]["alpha"] = 1.0
-    groups = group_runs([first, second], ["method"])
-    assert len(groups) == 2
-    assert "alpha=1.0" in labels(groups, ["method"])[1][1][2]
 
 
 def test_the_difference_of_pairs_stands_beside_the_reference(tmp_path):

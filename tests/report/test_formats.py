@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.errors import BadValue
-from rayfl.report.formats import SUFFIXES, check_ending, csv_text, ranked_cell, write_table
+from rayfl.report.formats import SUFFIXES, csv_text, ranked_cell, write_table
 from rayfl.report.text import plain_table
-from tests.support.refusals import refused
 
 NASTY = r"<script>alert(1)</script> & 100% $x_1^2$ {\input{x}} a|b **c** [d](e) ~ #1 " '"'
 NOTES = ["± is over seeds & runs.", "Bold: the best."]
@@ -99,8 +97,3 @@ def test_whole_numbers_stay_whole_in_csv():
         csv_text([{"name": "a", "rounds": 3}, {"name": "b", "rounds": None}])
         == "name,rounds\r\na,3\r\nb,\r\n"
     )
-
-
-def test_other_endings_are_refused():
-    with refused(BadValue, "t.xlsx"):
-        check_ending(Path("t.xlsx"))

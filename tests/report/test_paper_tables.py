@@ -40,17 +40,9 @@ from tests.support.refusals import refused, told
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
 
 
-def write_cell(folder: Path, table: str, row: str, column: str, changed: tuple[str, ...] = (), **run) -> Path:
-    write_run(folder, **run)
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["cell"] = {"table": table, "row": row, "column": column, "changed": list(changed)}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    return folder
-
-
 def office(folder: Path, row: str = "FedBN", **run) -> Path:
     run = {"protocol": evaluation.FedCO2Feature(), "domains": OFFICE, "clients": 4, **run}
-    return write_cell(folder, "fedco2_t1", row, "Office-Caltech10", **run)
+    return write_run(folder, cell=("fedco2_t1", row, "Office-Caltech10"), **run)
 
 
 def test_domains_and_their_mean_over_seeds(tmp_path):
@@ -84,7 +76,7 @@ def test_the_page_of_a_run_has_the_printed_numbers_and_reads_the_run_once(tmp_pa
 
 def test_a_round_chosen_on_test_data_is_labelled_everywhere(tmp_path):
     best = evaluation.Default(choose="best_test")
-    folder = write_cell(tmp_path / "run", "own", "FedBN", "digits", protocol=best)
+    folder = write_run(tmp_path / "run", cell=("own", "FedBN", "digits"), protocol=best)
     run, entries = Result.load(folder), compare("own", [folder])
     for path in write_tables(entries, "A table", tmp_path, "FedAvg"):
         assert CHOSEN_ON_TEST in path.read_text(), path
@@ -107,7 +99,7 @@ def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
     (entry, *_) = compare("fedco2_t1", [office(tmp_path / "a")])
     assert (entry.std, entry.spread, entry.further) == (None, "", {})  # of one domain
     run = {"protocol": evaluation.FedCO2CIFAR(), "eval_every": 1, "val": False}
-    folder = write_cell(tmp_path / "b", "fedco2_t3", "Fed-CO2", "CIFAR10 Dirichlet", **run)
+    folder = write_run(tmp_path / "b", cell=("fedco2_t3", "Fed-CO2", "CIFAR10 Dirichlet"), **run)
     entries = compare("fedco2_t3", [folder])
     headline = Result.load(folder).summary["headline"]
     (entry,) = (e for e in entries if e.column == "CIFAR10 Dirichlet")
@@ -133,7 +125,7 @@ def test_what_is_warned_of(tmp_path):
     assert entry.warnings == ["with rounds=300", "without the seeds that are not complete yet (0)"]
     assert (entry.seeds, entry.mean, entry.values) == ([1], whole.mean, whole.values)
     run = {"protocol": evaluation.FedCO2Last(), "domains": OFFICE, "clients": 4}
-    folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
+    folder = write_run(tmp_path / "c", cell=("fedco2_t9", "FedAvg", "Office-Caltech10"), **run)
     (entry, *_) = compare("fedco2_t9", [folder])
     assert "out of reach: the code behind it gave every image the label of another one" in entry.warnings[0]
 
@@ -234,7 +226,7 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     def folder(letter: str, seed: int, row: str = "FDSE") -> Path:
         run = {"seed": seed, "protocol": evaluation.FDSE(), "level": 0.6 + 0.1 * "CADW".index(letter)}
         place = tmp_path / row / letter / str(seed)
-        return unseen(write_cell(place, "fdse_t2", row, f"Office {letter}", **run))
+        return unseen(write_run(place, cell=("fdse_t2", row, f"Office {letter}"), **run))
 
     folders = [folder(letter, seed) for letter in "CADW" for seed in (2, 15)] + [folder("C", 333)]
     entries = {(e.row, e.column): e for e in compare("fdse_t2", folders)}
@@ -288,7 +280,7 @@ def test_figures_of_a_run(tmp_path):
 
 def test_a_table_that_no_paper_prints(tmp_path):
     folders = [
-        write_cell(tmp_path / f"{row}{column}", "mine", row, column, mu=column)
+        write_run(tmp_path / f"{row}{column}", cell=("mine", row, column), mu=column)
         for row in ("b", "a")
         for column in ("2", "1")
     ]
@@ -302,10 +294,9 @@ def test_a_table_that_no_paper_prints(tmp_path):
 
 def test_a_column_that_the_paper_does_not_print_is_shown(tmp_path):
     """Somebody has added it to the file of a paper's table."""
-    folders = [office(tmp_path / "a"), office(tmp_path / "b")]
-    config = yaml.safe_load((folders[1] / "config.yaml").read_text())
-    config["cell"]["column"] = "mine"
-    (folders[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    run = {"protocol": evaluation.FedCO2Feature(), "domains": OFFICE, "clients": 4}
+    folders = [office(tmp_path / "a")]
+    folders.append(write_run(tmp_path / "b", cell=("fedco2_t1", "FedBN", "mine"), **run))
     printed = printed_table("fedco2_t1")
     entries = compare(printed.name, folders, ["FedBN"], ["Office-Caltech10", "mine"])
     assert [e.column for e in entries] == [*printed.columns, "mine"]

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.federation import federation_of
@@ -175,15 +174,6 @@ def test_every_row_has_a_number_for_every_column():
                 assert std is None or (bool(printed.spread) and 0 <= std < 12)
 
 
-def test_some_printed_numbers():
-    for table, row, column, mean, std in (
-        ("fedco2_t3", "Fed-CO2", "CIFAR10 Dirichlet", 77.45, 0.30),
-        ("dcpfl_t3", "FedGH", "K=100", 63.93, None),
-        ("dcpfl_t1", "FD", "CIFAR100 K=10", None, None),
-    ):
-        assert printed_table(table).rows[row][column] == (mean, std)
-
-
 AVERAGED = [(f"fedco2_t{number}", "Avg") for number in (1, 2, 4, 7, 8, 9)]
 AVERAGED += [("fdse_t2", f"{data} AVG") for data in ("Office", "DomainNet")]
 
@@ -203,10 +193,7 @@ def test_averages_are_means_of_their_rows() -> None:
 def test_out_of_reach():
     for table, row, column, why in (
         ("fedco2_t8", "FedAvg", "Avg", "label of another"),
-        ("fedco2_t7", "FedAvg", "Avg", None),
         ("fedco2_t7", "SingleSet", "Avg", ""),
-        ("fedios_t5", "FediOS", "lambda=0.1", None),
-        ("fedios_t5", "FediOS", "lambda=50.0", "no effect"),
         ("fedios_t6", "FedAvg", "ResNet18", None),
         ("fedios_t6", "FedAvg", "DenseNet121", "from scratch"),
     ):
@@ -223,10 +210,7 @@ def test_adaptation_stands_beside_its_control():
 
 
 def test_the_middle_of_three_studies_is_one_run(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", protocol=FDSEProtocol())
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["cell"] = {"table": "fdse_fig6", "row": "lambda=0.1", "column": "PACS", "changed": []}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    folder = write_run(tmp_path / "run", protocol=FDSEProtocol(), cell=("fdse_fig6", "lambda=0.1", "PACS"))
     entries = compare("fdse_fig6", [folder])
     assert {entry.row for entry in entries} == {"lambda=0.1", "tau=0.1", "beta=0.001"}
     for column in ("PACS ALL", "PACS AVG"):

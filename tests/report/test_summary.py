@@ -7,7 +7,7 @@ from rich.console import Console
 from rayfl import evaluation
 from rayfl.data.task import ACCURACY
 from rayfl.report.summary import final_table
-from rayfl.report.text import clock, size
+from rayfl.report.text import choice_headings, clock, mean_and_std, size
 from rayfl.running.result import Result
 from tests.support.records import write_run
 
@@ -48,13 +48,16 @@ def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
     assert "last 20 " in text, "the window is as long as the run"
     assert "last 200" not in text
     assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in text
+    by_validation = table(write_run(tmp_path / "best", protocol=evaluation.FedCO2Feature()))
+    assert ", best by validation." in by_validation
 
 
 def test_what_is_wrong_with_a_run_is_said(tmp_path):
     run = write_run(tmp_path / "run", stop_after=4)
-    text = table(run, dropped=2, not_finite=3)
-    assert "Dropped updates: 2" in text
-    assert "Values that were NaN or infinite: 3" in text
+    text = table(run, dropped=2, not_finite=3, empty=1)
+    for said in ("Dropped updates: 2;", "Values that were NaN or infinite: 3;", "changed: 1.\n"):
+        assert said in text
+        assert said.partition(":")[0] not in table(run)
     assert "Incomplete: 4 of 10 rounds." in text
     assert "Ended early, by the protocol's patience: 4 of 10 rounds." in table(run, early=True)
     nothing = table(write_run(tmp_path / "none", stop_after=0))
@@ -64,11 +67,8 @@ def test_what_is_wrong_with_a_run_is_said(tmp_path):
 def test_texts_of_numbers():
     assert [clock(s) for s in (0, 59.6, 3661, 360000)] == ["0:00:00", "0:01:00", "1:01:01", "100:00:00"]
     assert [size(n) for n in (999, 1000, 2.5e9, 3e15)] == ["999 B", "1.00 kB", "2.50 GB", "3000.00 TB"]
-    assert (ACCURACY.shown(0.12345), ACCURACY.shown(0.5, 0.01), ACCURACY.shown(None)) == (
-        "12.35",
-        "50.00 ± 1.00",
-        "n/a",
-    )
+    shown = [ACCURACY.shown(*mean_and_std(x)) for x in ([0.12345], [0.4, 0.6], [0.5, None], [])]
+    assert shown == ["12.35", "50.00 ± 14.14", "n/a", "n/a"]
 
 
 def test_the_mean_of_the_last_evaluations_says_their_number(tmp_path):
@@ -79,3 +79,5 @@ def test_the_mean_of_the_last_evaluations_says_their_number(tmp_path):
         assert other not in text
         (row,) = [line for line in text.splitlines() if line.strip().startswith("personal ")]
         assert row.split()[-2] == "n/a"
+    views = [view for n in ("6", "20") for view in Result.load(tmp_path / n).summary["views"]]
+    assert choice_headings(views)["last_k"] == "mean of\nlast 3 to 5"

@@ -1,5 +1,6 @@
 """Deterministic made-up records with known figures, in the format that a run writes."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -116,8 +117,13 @@ def write_run(
     domains: tuple[str, ...] = ("ink", "print"),
     pool: dict[str, Any] | None = None,
     code: dict[str, str] | None = None,
+    cell: tuple[str, str, str] | None = None,
+    changed: tuple[str, ...] = (),
 ) -> Path:
-    """Write a whole run folder, or that of a run that was killed after ``stop_after`` rounds."""
+    """Write a whole run folder, or that of a run that was killed after ``stop_after`` rounds.
+
+    ``cell`` is the table, the row and the column of which it is.
+    """
     config = CONFIG.format(
         method=method,
         mu=mu,
@@ -129,6 +135,8 @@ def write_run(
         protocol=type(protocol).__name__,
         options=asdict(protocol),
     )
+    if cell is not None:
+        config += f"cell: {json.dumps(dict(zip(('table', 'row', 'column'), cell)) | {'changed': changed})}\n"
     folder = RunFolder.create(path, config, code=code or {})
     split = partition(clients, domains, val) | ({} if pool is None else {"pool": pool})
     folder.write_partition(split)

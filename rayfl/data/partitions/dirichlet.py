@@ -41,11 +41,10 @@ class Dirichlet(Partition):
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
         held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=sum(sizes[TRAIN]))
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
-        if clients * self.min_samples > sizes[TRAIN].sum() or clients * min(self.min_samples, 1) > held_out:
-            there = f"{sizes[TRAIN].sum()} training samples and {held_out} for validation or testing"
-            raise BadData(
-                "data.partition", f": {what}: {there} are too few", f"use fewer clients or {_FEWER}"
-            )
+        total = sizes[TRAIN].sum()
+        if clients * self.min_samples > total or clients * min(self.min_samples, 1) > held_out:
+            there = f"{total} training samples and {held_out} for validation or testing are too few"
+            raise BadData("data.partition", f": {what}: {there}", f"use fewer clients or {_FEWER}")
         minima = (self.min_samples, min(self.min_samples, 1)) if len(sizes) > 1 else (self.min_samples,)
         for minimum in dict.fromkeys(minima):
             cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None

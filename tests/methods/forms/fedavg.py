@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
+from tests.methods.forms.world import Outcome, World, mean, score, train, weights_of
 
 
 def run(world: World) -> Outcome:
@@ -11,14 +11,9 @@ def run(world: World) -> Outcome:
     for round, cohort in enumerate(world.cohorts):
         trained = []
         for i in cohort:
-            net, data = world.make(), world.clients[i]
+            net = world.make()
             net.load_state_dict(weights)
-            optimiser = sgd(world, net)
-            for batch in world.batches(i, round):
-                optimiser.zero_grad()
-                world.loss(net(data.x[batch]), data.y[batch]).backward()
-                clip(world, net)
-                optimiser.step()
+            train(world, net, world.clients[i], world.batches(i, round))
             trained.append(weights_of(net))
         weights = mean(trained, world.samples(cohort))
     net = world.make()

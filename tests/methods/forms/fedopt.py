@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.methods.forms.world import Outcome, World, clip, mean, score, sgd, weights_of
+from tests.methods.forms.world import Outcome, World, mean, score, train, weights_of
 
 
 def run(
@@ -26,14 +26,8 @@ def run(
     for round, cohort in enumerate(world.cohorts):
         trained = []
         for i in cohort:
-            data = world.clients[i]
             net.load_state_dict(x)
-            optimiser = sgd(world, net)
-            for batch in world.batches(i, round):
-                optimiser.zero_grad()
-                world.loss(net(data.x[batch]), data.y[batch]).backward()
-                clip(world, net)
-                optimiser.step()
+            train(world, net, world.clients[i], world.batches(i, round))
             trained.append(weights_of(net))
         average = mean(trained, world.samples(cohort))
         for name in names:  # running statistics stay at their mean

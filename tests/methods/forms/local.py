@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.methods.forms.world import Outcome, World, clip, score, sgd, weights_of
+from tests.methods.forms.world import Outcome, World, score, train, weights_of
 
 
 def run(world: World) -> Outcome:
@@ -11,14 +11,8 @@ def run(world: World) -> Outcome:
     own = [weights_of(net) for _ in world.clients]  # from the common initial weights
     for round, cohort in enumerate(world.cohorts):
         for i in cohort:
-            data = world.clients[i]
             net.load_state_dict(own[i])
-            optimiser = sgd(world, net)
-            for batch in world.batches(i, round):
-                optimiser.zero_grad()
-                world.loss(net(data.x[batch]), data.y[batch]).backward()
-                clip(world, net)
-                optimiser.step()
+            train(world, net, world.clients[i], world.batches(i, round))
             own[i] = weights_of(net)
     scores = []
     for weights in own:
