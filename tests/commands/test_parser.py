@@ -27,18 +27,23 @@ from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, publ
 from rayfl.settings.reader import kind_at
 from rayfl.system.text import OTHER_NAMES
 from rayfl.training import Adam, Cosine, Exponential, Focal
-from rayfl.transforms import TRANSFORMS, TopK
+from rayfl.transforms import Aggregation, Attack, ClientDP, Quantise, TopK, Transform
+from rayfl.transforms.aggregation import MultiKrum
+from rayfl.transforms.attacks import IPM
 from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
 
 CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
 CLASSES = [c for c in CLASSES if issubclass(c, Data | Partition) and c is not rayfl.data.Arrays]
-CONFIGURABLE = [*METHODS.values(), *TRANSFORMS.values(), *CLASSES, Inline, Ray, Training, Federation]
+CONFIGURABLE = [*METHODS.values(), TopK, Quantise, *CLASSES, Inline, Ray, Training, Federation]
 
 RECORDED = [
     FDSE(beta=2.5e-7, consensus=False, attention="mean", reg="code"),
     FML(meme=LeNet()),
     TopK(share=0.125, error_feedback=False),
+    ClientDP(clip="adaptive", epsilon=3.0, delta=1e-6),
+    IPM(clients=[3, 1], scale=0.5),
+    MultiKrum(chosen=1, pre="NNM"),
     Training(optimiser=Adam(beta1=0.5), schedule=Exponential(decay=0.9), loss=Focal(gamma=0.5), work=(2,)),
     Training(steps=3, work_range=(0.5, 2), loss="torch.nn.functional.cross_entropy"),
     Inline(threads=2, stack=8),
@@ -61,6 +66,9 @@ PLACES = {
     Training: "training",
     Engine: "engine",
     Method: "method",
+    Transform: "transforms",
+    Attack: "attack",
+    Aggregation: "aggregation",
 }
 
 
