@@ -129,8 +129,7 @@ def in_words(record: Mapping[str, Any], figures: Iterable[float | None], kind: F
     parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
     known = zip((kind.name, "common test"), figures)
     parts += [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
-    epsilon = record.get("figures", {}).get("epsilon") if "privacy" in record else None
-    return parts if epsilon is None else [*parts, f"epsilon {epsilon:.4g}"]
+    return [*parts, f"epsilon {totals['epsilon']:.4g}"] if "epsilon" in totals else parts
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

@@ -467,12 +467,13 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
         ``empty`` (rounds without clients, if there were any), ``k``, ``views`` (see :func:`summarise_view`)
-        and ``headline``; also the ``figure``, where it is no
-        accuracy.
+        and ``headline``; also the ``figure``, where it is no accuracy, and of runs with a transform for
+        privacy the guarantee, ``privacy``, and the ``epsilon`` spent, if there is one.
     """
     early = ended_early(history, protocol) if early is None else early
     end = history.rounds[-1]["round"] + 1 if early else rounds
     views = [summarise_view(history, protocol, end, point, view) for point, view in history.views()]
+    last = history.rounds[-1] if history.rounds else {}
     return {
         "protocol": str(protocol),
         "rounds": rounds,
@@ -486,6 +487,7 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         "k": protocol.k,
         "length": protocol.length,
         **({} if (figure := history.population.figure) == ACCURACY else {"figure": asdict(figure)}),
+        **{name: last[name] for name in ("privacy", "epsilon") if name in last},
         "views": views,
         "headline": headline(views, protocol),
     }

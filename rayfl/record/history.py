@@ -272,7 +272,16 @@ def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
         "dropped": len(record["dropped"]),
         "loss": sum(n * x for n, x in pairs) / weight if weight else None,
         **{way: sum(sum(map(sum, part[way].values())) for part in parts) for way in ("up", "down")},
+        **_privacy_of(record),
     }
+
+
+def _privacy_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a round's record says of privacy: the guarantee and, if there is one, its epsilon."""
+    if "privacy" not in record:
+        return {}
+    spent = record.get("figures", {}).get("epsilon")
+    return {"privacy": record["privacy"]} | ({} if spent is None else {"epsilon": spent})
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

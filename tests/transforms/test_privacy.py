@@ -11,6 +11,7 @@ import torch
 from rayfl import Inline, Ray, resumed
 from rayfl.errors import BadValue, Conflict
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN
+from rayfl.running.result import Result
 from rayfl.sampling import Bernoulli, BySize, Cyclic, Trace, Uniform
 from rayfl.testing import check_transform
 from rayfl.training import Params, Sum
@@ -272,6 +273,8 @@ def test_every_record_says_what_is_guaranteed(
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(said in record["privacy"] for record in records)
     spent = [record.get("figures", {}).get("epsilon") for record in records]
+    summary = Result.load(tmp_path / "run").summary
+    assert (summary["privacy"], summary.get("epsilon")) == (records[-1]["privacy"], spent[-1])
     if "no guarantee" in said:
         assert spent == [None] * 3
     else:
