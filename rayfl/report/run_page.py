@@ -205,9 +205,15 @@ def _curves(result: RunRecords) -> list[Chart]:
             lines = [Line(heading, *result.curve(quantity, s, split)) for heading, split, s in scores]
             title = f"Test {kind.title}, {as_text(point)}, {average}"
             charts.append(line_chart(title, lines, kind.axis, kind.text))
-    rounds = [line for line in history.rounds if line["loss"] is not None]
-    training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
-    charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))
+    totals = {
+        "loss": "Training loss, mean over the samples of the cohort",
+        "epsilon": "Epsilon, spent so far",
+    }
+    for name, title in totals.items():
+        rounds = [line for line in history.rounds if line.get(name) is not None]
+        heading = "training loss" if name == "loss" else name
+        line = Line(heading, [r["round"] + 1 for r in rounds], [r[name] for r in rounds])
+        charts.append(line_chart(title, [line], name))
     return [chart for chart in charts if chart is not None]
 
 
