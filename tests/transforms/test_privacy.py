@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rayfl import Inline, Ray, resumed
-from rayfl.errors import BadValue, Conflict
+from rayfl.commands.table import _check_same
+from rayfl.errors import BadValue, Conflict, InUse
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN
 from rayfl.running.result import Result
 from rayfl.sampling import Bernoulli, BySize, Cyclic, Trace, Uniform
@@ -284,6 +285,21 @@ def test_every_record_says_what_is_guaranteed(
         assert 7.9 < spent[2] <= 8
         noise = resumed(tmp_path / "run", {}).settings.private.noise_multiplier
         assert noise == noise_for(poisson(0.5, 3), 8.0, 1e-5)
+
+
+@pytest.mark.parametrize("before", [[], [TopK()]], ids=str)
+def test_a_cell_whose_noise_was_worked_out_is_the_same_cell(tmp_path: Path, before: list[Any]) -> None:
+    """A table finds its runs again by the epsilon; another one is another cell."""
+
+    def cell(epsilon: float) -> Any:
+        private = ClientDP(epsilon=epsilon)
+        transforms: Any = [*before, private] if before else private
+        return small(tmp_path / "run", net=SMOOTH, rounds=1, transforms=transforms)
+
+    cell(8.0).run()
+    _check_same(tmp_path / "run", cell(8.0))
+    with refused(InUse, tmp_path / "run"):
+        _check_same(tmp_path / "run", cell(7.0))
 
 
 @pytest.mark.parametrize("method", [FedBN(), Ditto()], ids=str)
