@@ -13,7 +13,7 @@ from rayfl.commands.table import _check_same
 from rayfl.errors import BadValue, Conflict, InUse
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN
 from rayfl.running.result import Result
-from rayfl.sampling import Bernoulli, BySize, Cyclic, Trace, Uniform
+from rayfl.sampling import Bernoulli, BySize, CohortDraw, Cyclic, Trace, Uniform
 from rayfl.testing import check_transform
 from rayfl.training import Params, Sum
 from rayfl.training.context import Cohort
@@ -190,6 +190,13 @@ def test_an_adaptive_clip_follows_the_quantile() -> None:
 # ---- what is refused, and what records say
 
 
+class TheFirst(Uniform):
+    """Derives from a sampling of which something is proved, and chooses otherwise."""
+
+    def choose(self, draw: CohortDraw) -> list[int]:
+        return [*range(draw.size)]
+
+
 def covered_methods() -> dict[str, str]:
     """Return of each method, with a net without BatchNorm, what is not covered; empty where all is."""
     found = {}
@@ -232,6 +239,7 @@ def test_statistics_of_batch_norm_are_refused(tmp_path: Path) -> None:
     [
         ({"transforms": [ClientDP(noise_multiplier=1.0), TopK()]}, "transforms"),
         ({"transforms": ClientDP(epsilon=8.0), "sampling": BySize()}, "transforms.epsilon"),
+        ({"transforms": ClientDP(epsilon=8.0), "sampling": TheFirst()}, "transforms.epsilon"),
         ({"transforms": ClientDP(epsilon=2.0, noise_multiplier=1.0)}, "transforms.epsilon"),
     ],
     ids=str,
