@@ -302,6 +302,8 @@ class RunSettings(Settings, place=""):
             exposures = exposures or (Exposure("certain", done),)
         if exposures is None:
             return None, f"no guarantee: nothing is proved of sampling={self.sampling}"
+        if self.attack and self.attack.at == "cohort" and isinstance(private, ClientDP):
+            return None, "no guarantee: attackers send what they make of others' changes, without noise"
         if math.isinf(epsilon := private.spent(exposures)):
             return None, "no guarantee: there is no noise"
         return epsilon, private.guarantee(epsilon, exposures)

@@ -99,6 +99,10 @@ class Pipeline:
             raise Conflict(
                 "aggregation", f"is {self.parts['aggregation']}, and {names} needs sums", "choose Mean"
             )
+        whole = (key for key, how in covered.items() if isinstance(how, Sum) and not how.adds_to)
+        if (key := next(whole, None)) is not None:
+            problem = f"has {names}, for changes of weights, and this method adds up the whole {key!r}"
+            raise Conflict(place, problem, "declare a Mean, or upload changes: Sum(adds_to=...)")
         uneven = (key for key, how in covered.items() if isinstance(how, Mean) and how.key is not None)
         if (self.by_expected or self.crafts) and (key := next(uneven, None)):
             problem = f"has {names}, and this method's mean of {key!r} is weighted by what clients send"
@@ -106,6 +110,9 @@ class Pipeline:
         for number, each in enumerate(self.transforms, 1):
             if each.last and number < len(self.transforms):
                 raise Conflict("transforms", f"has {type(each).__name__}, which others follow", "put it last")
+            if (last := self.transforms[-1]).last and each.sums and each is not last:
+                problem = f"has {type(last).__name__}, which does not cover sums of {type(each).__name__}"
+                raise Conflict("transforms", problem, "leave one of them out")
             each.check(context, declared, down, self.expected)
         if self.gathers:
             changed = sum(down[how.base(key)].numel() for key, how in covered.items())
