@@ -393,10 +393,8 @@ class Sent(Transform):
 
 
 def _quantised(*values: float, bits: int = 3, seed: int = 0) -> list[float]:
-    client: Any = type(
-        "Drawing", (), {"generator": lambda self, purpose: torch.Generator().manual_seed(seed)}
-    )()
-    found = Quantise(bits=bits).compress(Params({"w": torch.tensor(values)}, frozenset("w")), client)
+    generator = torch.Generator().manual_seed(seed)
+    found = Quantise(bits=bits).compress(Params({"w": torch.tensor(values)}, frozenset("w")), generator)
     return found["w"].tolist()
 
 
@@ -409,6 +407,16 @@ def test_entries_are_rounded_to_a_grid_of_the_largest() -> None:
     assert set(drawn[:, 2].tolist()) == {4, 6}
     # a mean of 4000 draws of deviation 1 is right to 4/sqrt(4000), nearly always
     torch.testing.assert_close(drawn.mean(0), torch.tensor([6, -1, 4.5]), rtol=0, atol=0.064)
+
+
+def test_upload_keys_are_rounded_by_draws_of_their_own() -> None:
+    """As SCAFFOLD's step and control are; and so are those of two transforms in a list."""
+    client = start(FedAvg(), ONE).worker.client(0, 0)
+    same = Params({"w": torch.linspace(0, 1, 100)}, frozenset("w"))
+    sent, _, _ = Quantise(bits=2).at_client({"a": same, "b": same}, {}, client, {})
+    other, _, _ = Quantise(bits=2, error_feedback=True).at_client({"a": same}, {}, client, {})
+    assert not torch.equal(sent["a"]["w"], sent["b"]["w"])
+    assert not torch.equal(sent["a"]["w"], other["a"]["w"])
 
 
 def test_quantised_bytes_are_bits_and_scales() -> None:
