@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rayfl import Inline, Ray, UserError, resumed
+from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg
 from rayfl.sampling import Bernoulli, Uniform
@@ -121,6 +122,13 @@ def test_memories_stay_with_their_clients_and_the_server() -> None:
     bare = federate(SCAFFOLD(), ragged(), TINY, cohorts)
     hidden = {name: t for name, t in run.values().items() if "transforms" not in name}
     assert_same(hidden, bare.values(), 1e-12)
+
+
+def test_what_the_server_keeps_travels_to_the_device() -> None:
+    worker = start(FedAvg(), ONE).worker
+    worker.device = torch.device("meta")
+    found = worker._download_on_device(Download({}, {}, {"0 Own": {"t": torch.ones(1)}}))
+    assert found.transforms["0 Own"]["t"].device.type == "meta"
 
 
 def test_clients_go_in_order_and_the_server_in_reverse() -> None:
