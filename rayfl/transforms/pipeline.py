@@ -19,9 +19,8 @@ from rayfl.transforms.aggregation import Aggregation
 from rayfl.transforms.attacks import Attack
 from rayfl.transforms.base import Change, Transform
 
-MEMORY = "transforms"
+MEMORY = "memory of transforms"
 """Key of a state, of a client or of the server, under which transforms keep theirs; methods do not see it."""
-
 
 FIRST, SECOND, HONEST = "attack: sum", "attack: squares", "attack: honest"
 """Upload keys of what attackers have to know of the honest clients."""

@@ -17,6 +17,7 @@ from rayfl.testing import check_transform
 from rayfl.training import Client, Params, State
 from rayfl.training.context import Cohort
 from rayfl.transforms import TRANSFORMS, Change, ClientDP, LocalDP, Quantise, TopK, Transform
+from rayfl.transforms.pipeline import MEMORY
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, federation_from, small
@@ -113,7 +114,7 @@ def test_memories_stay_with_their_clients_and_the_server() -> None:
     """Two of a kind have one each, and the method sees neither."""
     cohorts = [[0, 1], [1, 2], [1]]
     run = federate(SCAFFOLD(), ragged(), TINY, cohorts, transforms=[Counting(), Counting()])
-    kept = {i: state["transforms"] for i, state in run.worker.states.items()}
+    kept = {i: state[MEMORY] for i, state in run.worker.states.items()}
     assert {i: own["1 Counting"]["trained"] for i, own in kept.items()} == {0: 1, 1: 3, 2: 1}
     assert kept[1]["0 Counting"] == {"trained": 3}
     assert run.server.memory == {"0 Counting": {"ones": 5.0}, "1 Counting": {"ones": 5.0}}
@@ -129,6 +130,25 @@ def test_what_the_server_keeps_travels_to_the_device() -> None:
     worker.device = torch.device("meta")
     found = worker._download_on_device(Download({}, {}, {"0 Own": {"t": torch.ones(1)}}))
     assert found.transforms["0 Own"]["t"].device.type == "meta"
+
+
+class WithTransforms(FedAvg):
+    """Keeps something by the name that the option has."""
+
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial, "transforms": 1.0}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**up, "transforms": server["transforms"] + 1}
+
+
+def test_a_method_may_keep_something_called_transforms(tmp_path: Path) -> None:
+    """A resumed run does not take it for what transforms keep."""
+    first = federate(WithTransforms(), ONE, cohorts=1, transforms=[Counting()]).server
+    (tmp_path / "checkpoints").mkdir()
+    other = start(WithTransforms(), ONE, transforms=[Counting()]).server
+    other.restore(str(tmp_path / "checkpoints"), first.save(str(tmp_path / "checkpoints")))
+    assert (other.state["transforms"], other.memory) == (2.0, {"0 Counting": {"ones": 1.0}})
 
 
 def test_clients_go_in_order_and_the_server_in_reverse() -> None:
@@ -159,7 +179,7 @@ def test_a_client_that_takes_no_step_keeps_its_memory() -> None:
     """It adds nothing, so that what is due stays due."""
     run = start(FedAvg(), SAME, transforms=[TopK(share=0.25)], lr=1.0, rounds=2)
     run.round([0])
-    before = run.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"].clone()
+    before = run.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"].clone()
     assert before.count_nonzero() == 1
 
     class Resting(FedAvg):
@@ -173,7 +193,7 @@ def test_a_client_that_takes_no_step_keeps_its_memory() -> None:
     idle.worker.states[0] = run.worker.states[0]
     idle.round([0])
     assert idle.results[0].idle == {0}
-    assert torch.equal(idle.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"], before)
+    assert torch.equal(idle.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"], before)
     assert not weight(idle).any()
 
 
@@ -358,7 +378,7 @@ def test_the_largest_entries_travel_and_the_rest_waits() -> None:
     run = federate(FedAvg(), ONE, cohorts=1, lr=1.0, transforms=[TopK(share=0.5)])
 
     def kept() -> torch.Tensor:
-        found: torch.Tensor = run.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"]
+        found: torch.Tensor = run.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"]
         return found
 
     torch.testing.assert_close(weight(run), torch.tensor([[1.5, 0], [-1.5, 0]], dtype=torch.float64))
@@ -443,7 +463,7 @@ def test_errors_of_rounding_are_fed_back() -> None:
     fed = [Quantise(bits=2, error_feedback=True), Sent()]
     run = federate(FedAvg(), points([((3, 1), 0), ((1, 2), 1)]), cohorts=1, lr=1.0, transforms=fed)
     bare = federate(FedAvg(), points([((3, 1), 0), ((1, 2), 1)]), cohorts=1, lr=1.0)
-    own = run.worker.states[0]["transforms"]
+    own = run.worker.states[0][MEMORY]
     due = own["0 Quantise"]["weights"] + own["1 Sent"]["sent"]["weights"]
     torch.testing.assert_close(due["head.weight"], weight(bare))
     assert not federate(FedAvg(), ONE, cohorts=1, transforms=[Quantise()]).worker.states
