@@ -1,6 +1,7 @@
 """Attacks do what they say, rules withstand them, and honest clients are judged apart."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl import Inline, Ray, resumed
+from rayfl.data.dataset import Clients
 from rayfl.errors import BadCode, BadValue, Conflict, Shortage
 from rayfl.evaluation import Default
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN, FedKD, Method
@@ -174,6 +176,10 @@ def test_labels_are_flipped_where_attackers_train(tmp_path: Path) -> None:
             assert np.array_equal(data.dataset.labels[own], expected)
     with refused(Conflict, "attack"):
         LabelFlip(clients=[0]).poison(points([((1, 0), 0)]), 0)  # who tests on what it trains with
+    own = [data.clients[i] for i in range(4)]
+    own[1] = replace(own[1], val=own[2].train[:1])
+    with refused(Conflict, "attack"):  # on which an honest client validates
+        LabelFlip(clients=[2]).poison(replace(data, clients=Clients(own)), 0)
 
 
 def test_who_attacks_is_drawn_by_the_seed(tmp_path: Path) -> None:
@@ -321,6 +327,12 @@ def test_honest_clients_are_judged_apart(tmp_path: Path) -> None:
             (found,) = (each for each in summary["views"] if each["view"] == view)
             assert found["last"]["mean"] == pytest.approx(scores[list(ids)].mean())
             assert found["last"]["clients"] == len(ids)
+        expected = (scores[[0, 2, 3, 5]].mean(), scores.mean())
+        for folder, mean in zip(("honest", "all"), expected, strict=True):
+            result = Result.load(tmp_path / folder)
+            assert result.rounds[f"test/after_aggregation/{view}"].tolist() == [pytest.approx(mean)]
+            page = (tmp_path / folder / "report.html").read_text()
+            assert f"{view} ends at {result.figure_kind.text(100 * mean)}" in page
     assert Result.load(tmp_path / "honest").summary["headline"]["clients"] == 4
 
 
