@@ -176,10 +176,10 @@ def test_labels_are_flipped_where_attackers_train(tmp_path: Path) -> None:
             assert np.array_equal(data.dataset.labels[own], expected)
     with refused(Conflict, "attack"):
         LabelFlip(clients=[0]).poison(points([((1, 0), 0)]), 0)  # who tests on what it trains with
-    own = [data.clients[i] for i in range(4)]
-    own[1] = replace(own[1], val=own[2].train[:1])
+    parts = [data.clients[i] for i in range(4)]
+    parts[1] = replace(parts[1], val=parts[2].train[:1])
     with refused(Conflict, "attack"):  # on which an honest client validates
-        LabelFlip(clients=[2]).poison(replace(data, clients=Clients(own)), 0)
+        LabelFlip(clients=[2]).poison(replace(data, clients=Clients(parts)), 0)
 
 
 def test_who_attacks_is_drawn_by_the_seed(tmp_path: Path) -> None:
