@@ -394,8 +394,9 @@ class Worker:
         counted = self.method.communication_bytes(client, one.down, up)
         sent, memory = up, dict[str, Any]()
         if context.hook == "local_update" and self.pipeline.parts:
-            before, received = one.held.get(MEMORY) or {}, context.download.transforms
-            sent, memory, sizes = self.pipeline.at_client(up, one.down, before, client, received)
+            before = to_device(one.held.get(MEMORY) or {}, self.device)
+            received = context.download.transforms
+            sent, memory, sizes = self.pipeline.at_client(up, counted[1], one.down, before, client, received)
             counted = counted[0], counted[1] | sizes
         try:
             problem, prepared = context.accumulator.prepare(sent, client.samples)
@@ -444,8 +445,9 @@ class Worker:
         return started
 
     def _download_on_device(self, download: Download) -> Download:
-        """Return a download with the part for everyone on the device; the rest follows client by client."""
-        return download._replace(everyone=canonical(download.everyone, self.device))
+        """Return a download with the parts for everyone on the device; the rest follows client by client."""
+        everyone = canonical(download.everyone, self.device)
+        return download._replace(everyone=everyone, transforms=canonical(download.transforms, self.device))
 
     def _client_download(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""

@@ -92,6 +92,12 @@ def uncounted_attackers(population: Population, protocol: Protocol) -> list[int]
     return [*population.attackers] if protocol.clients == "honest" else []
 
 
+def without_attackers(scores: Scores, population: Population, protocol: Protocol) -> Scores:
+    """Return scores, NaN for clients that attack, unless the protocol counts these, too."""
+    attackers = uncounted_attackers(population, protocol)
+    return scores.where_counted(~np.isin(np.arange(len(population)), attackers)) if attackers else scores
+
+
 def _reported_scores(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str, point: str = ""
 ) -> Mapping[str, Any] | None:
@@ -133,10 +139,10 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
 
     None where the part of the data has not been scored.
     """
-    scores = history.scores.get((point, view, split))
-    if scores is not None and (attackers := uncounted_attackers(history.population, protocol)):
-        scores = scores.where_counted(~np.isin(np.arange(len(history.population)), attackers))
-    if scores is None or not protocol.trained_only or point.startswith("unseen"):
+    if (scores := history.scores.get((point, view, split))) is None:
+        return None
+    scores = without_attackers(scores, history.population, protocol)
+    if not protocol.trained_only or point.startswith("unseen"):
         return scores
     return scores.where_counted(history.first <= scores.rounds[:, None])
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS
 from rayfl.data.task import Figure
-from rayfl.evaluation.metrics import none_if_nan
+from rayfl.evaluation.metrics import none_if_nan, without_attackers
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
@@ -198,7 +198,10 @@ def _curves(result: RunRecords) -> list[Chart]:
     charts = []
     for point in dict.fromkeys(point for point, _ in history.views()):
         views = [view for at, view in history.views() if at == point]
-        scores = _test_scores(history, {(point, view): view for view in views})
+        scores = [
+            (heading, split, without_attackers(each, history.population, result.protocol))
+            for heading, split, each in _test_scores(history, {(point, view): view for view in views})
+        ]
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("figure", "loss", *metrics):
             kind = result.figure_kind if quantity == "figure" else Figure(one_line(quantity))

@@ -33,7 +33,7 @@ from rayfl.settings.imports import ImportPath
 from rayfl.settings.reader import DottedSettings, build_object, find_settings_class, flatten_settings
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
-from rayfl.system.own_code import code_digests
+from rayfl.system.own_code import code_digests, is_own
 from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
 from rayfl.transforms import Aggregation, Attack, ClientDP, LocalDP, Transform
@@ -269,19 +269,19 @@ class RunSettings(Settings, place=""):
         private = self.private
         if not isinstance(private, ClientDP) or private.epsilon is None:
             return self
-        exposures = self.sampling.exposures(self.participation, clients, self.rounds, self.rounds)
-        if exposures is None:
+        if (exposures := self._exposures(clients, self.rounds)) is None:
             raise Conflict(
                 "transforms.epsilon",
                 f"is {private.epsilon:g}, and nothing is proved of privacy with sampling={self.sampling}",
                 "choose Bernoulli, or give noise_multiplier alone, which guarantees nothing then",
             )
-        noise = noise_for(exposures, private.epsilon, private.delta)
         if private.noise_multiplier is None:
+            noise = noise_for(exposures, private.epsilon, private.delta)
             noisy = replace(private, noise_multiplier=noise)
             before = self.transform_list[:-1]
             return replace(self, transforms=[*before, noisy] if before else noisy)
         if (spent := private.spent(exposures)) > private.epsilon * (1 + 1e-9):
+            noise = noise_for(exposures, private.epsilon, private.delta)
             raise Conflict(
                 "transforms.epsilon",
                 f"is {private.epsilon:g}, and {self.rounds} rounds spend {spent:.5g}",
@@ -297,14 +297,22 @@ class RunSettings(Settings, place=""):
         """
         if (private := self.private) is None:
             return None
-        exposures = self.sampling.exposures(self.participation, clients, self.rounds, done)
+        exposures = self._exposures(clients, done)
         if isinstance(private, LocalDP):  # which counts rounds, however clients come to take part
             exposures = exposures or (Exposure("certain", done),)
         if exposures is None:
             return None, f"no guarantee: nothing is proved of sampling={self.sampling}"
+        if self.attack and self.attack.at == "cohort" and isinstance(private, ClientDP):
+            return None, "no guarantee: attackers send what they make of others' changes, without noise"
         if math.isinf(epsilon := private.spent(exposures)):
             return None, "no guarantee: there is no noise"
         return epsilon, private.guarantee(epsilon, exposures)
+
+    def _exposures(self, clients: int, done: int) -> tuple[Exposure, ...] | None:
+        """Return ``Sampling.exposures``; None of the user's own class, which may choose otherwise."""
+        if is_own(type(self.sampling)):
+            return None
+        return self.sampling.exposures(self.participation, clients, self.rounds, done)
 
     @property
     def transform_list(self) -> list[Transform]:

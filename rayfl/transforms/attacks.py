@@ -86,7 +86,7 @@ class LabelFlip(Attack):
         flipped, kept = np.zeros((2, len(dataset)), bool)
         for i in range(len(data)):
             (flipped if i in attackers else kept)[data.held.split(i, "train")] = True
-            kept[data.held.split(i, "test")] = True
+            kept[data.held.split(i, "val")] = kept[data.held.split(i, "test")] = True
         if (flipped & kept).any():
             problem = "is LabelFlip, and others have some of the samples with which attackers train"
             raise Conflict("attack", problem, "choose another partition, or another attack")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
+import torch
+
 from rayfl.training.client import Client
 from rayfl.training.params import Params
 from rayfl.training.state import State
@@ -21,8 +23,13 @@ class Compression(Transform):
     """Whether clients keep what they did not send, and add it to their next change."""
 
     @abstractmethod
-    def compress(self, change: Params, client: Client) -> Params:
-        """Return what the server gets of the trainable entries of a change."""
+    def compress(self, change: Params, generator: torch.Generator) -> Params:
+        """Return what the server gets of the trainable entries of a change.
+
+        Args:
+            change: of one upload key.
+            generator: for what is drawn; one for all upload keys, so that no two have the same draws.
+        """
 
     @abstractmethod
     def compressed_bytes(self, sent: Params) -> int:
@@ -34,7 +41,8 @@ class Compression(Transform):
         """Send what is due in few bytes."""
         due = {key: each.trainable() for key, each in change.items()}
         due = {key: each + memory[key] if key in memory else each for key, each in due.items()}
-        sent = {key: self.compress(each, client) for key, each in due.items()}
+        generator = client.generator(f"{self}")
+        sent = {key: self.compress(each, generator) for key, each in due.items()}
         left = {key: due[key] - sent[key] for key in due} if self.error_feedback else {}
         return {key: each.merge(sent[key]) for key, each in change.items()}, {**memory, **left}, {}
 

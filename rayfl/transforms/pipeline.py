@@ -19,9 +19,8 @@ from rayfl.transforms.aggregation import Aggregation
 from rayfl.transforms.attacks import Attack
 from rayfl.transforms.base import Change, Transform
 
-MEMORY = "transforms"
+MEMORY = "memory of transforms"
 """Key of a state, of a client or of the server, under which transforms keep theirs; methods do not see it."""
-
 
 FIRST, SECOND, HONEST = "attack: sum", "attack: squares", "attack: honest"
 """Upload keys of what attackers have to know of the honest clients."""
@@ -99,6 +98,10 @@ class Pipeline:
             raise Conflict(
                 "aggregation", f"is {self.parts['aggregation']}, and {names} needs sums", "choose Mean"
             )
+        whole = (key for key, how in covered.items() if isinstance(how, Sum) and not how.adds_to)
+        if (key := next(whole, None)) is not None:
+            problem = f"has {names}, for changes of weights, and this method adds up the whole {key!r}"
+            raise Conflict(place, problem, "declare a Mean, or upload changes: Sum(adds_to=...)")
         uneven = (key for key, how in covered.items() if isinstance(how, Mean) and how.key is not None)
         if (self.by_expected or self.crafts) and (key := next(uneven, None)):
             problem = f"has {names}, and this method's mean of {key!r} is weighted by what clients send"
@@ -106,6 +109,9 @@ class Pipeline:
         for number, each in enumerate(self.transforms, 1):
             if each.last and number < len(self.transforms):
                 raise Conflict("transforms", f"has {type(each).__name__}, which others follow", "put it last")
+            if (last := self.transforms[-1]).last and each.sums and each is not last:
+                problem = f"has {type(last).__name__}, which does not cover sums of {type(each).__name__}"
+                raise Conflict("transforms", problem, "leave one of them out")
             each.check(context, declared, down, self.expected)
         if self.gathers:
             changed = sum(down[how.base(key)].numel() for key, how in covered.items())
@@ -140,22 +146,36 @@ class Pipeline:
         return {name: kept for name, each in self._named() if (kept := each.init_server(context))}
 
     def at_client(
-        self, up: Mapping[str, Any], down: State, memory: State, client: Client, received: State
+        self,
+        up: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        down: State,
+        memory: State,
+        client: Client,
+        received: State,
     ) -> tuple[dict[str, Any], State, dict[str, int]]:
         """Return what is added up of a client's upload, what it keeps, and what it sends in bytes.
 
         Args:
             up: what the method uploads.
+            sizes: the bytes of that, by upload key, as the method counts them.
             down: what the client has received.
             memory: what transforms have kept with the client.
             client: the client.
             received: what server halves keep.
+
+        Raises:
+            UserError: something lacks that a mean is taken of, or sums are not those that are declared.
         """
+        means = {key for key, how in self.uploads.items() if isinstance(how, Mean)}
+        if lacking := means - up.keys():
+            what = f"does not upload {min(lacking)!r}, which `uploads` of the method needs for a mean"
+            raise BadCode(f"client {client.id}", what)
         covered = {key: how for key, how in self._covered(down).items() if isinstance(up.get(key), Params)}
         change: Change = {
             key: up[key] if how.adds_to else up[key] - down[how.base(key)] for key, how in covered.items()
         }
-        sizes = {key: each.nbytes for key, each in change.items()}
+        sizes = {key: sizes.get(key, each.nbytes) for key, each in change.items()}
         attacks = self.attack is not None and client.id in self.attackers
         if self.attack and attacks:
             change = self.attack.change(change)
@@ -176,7 +196,10 @@ class Pipeline:
             return {**up, **change, **sums}, kept, sizes
         if attacks:  # the server makes what it sends of the change
             return {**{key: up[key] for key in up if key not in change}, **sums}, kept, sizes
-        exact = {key: each.to(torch.float64) for key, each in change.items()}
+        exact = {
+            key: (change.get(key) or down[how.base(key)].zeros()).to(torch.float64)
+            for key, how in self._covered(down).items()
+        }
         squares = {key: each * each for key, each in exact.items()}
         return {**up, **change, **sums, FIRST: exact, SECOND: squares, HONEST: 1}, kept, sizes
 
@@ -217,19 +240,23 @@ class Pipeline:
         return up | whole, kept
 
     def _by_rule(self, rows: Mapping[str, Mapping[int, Params]]) -> Change:
-        """Return what a rule makes of clients' changes, all keys of a client together; of sums that many."""
+        """Return what a rule makes of clients' changes, all keys of a client together; of sums that many.
+
+        What a client has left out is no change.
+        """
         ids = sorted({i for each in rows.values() for i in each})
         if self.rule is None or not ids:
             return {}
-        matrix = torch.stack(
-            [
-                torch.cat([t.double().reshape(-1) for each in rows.values() for t in each[i].values()])
-                for i in ids
-            ]
-        )
+        likes = {key: next(iter(each.values())) for key, each in rows.items()}
+
+        def row(i: int) -> torch.Tensor:
+            own = {key: each[i] if i in each else likes[key].zeros() for key, each in rows.items()}
+            return torch.cat([own[key][n].double().reshape(-1) for key, like in likes.items() for n in like])
+
+        matrix = torch.stack([row(i) for i in ids])
         found, start, change = self.rule.combine(matrix), 0, dict[str, Params]()
-        for key, each in rows.items():
-            like, tensors = each[ids[0]], dict[str, torch.Tensor]()
+        for key, like in likes.items():
+            tensors = dict[str, torch.Tensor]()
             times = len(ids) if isinstance(self.uploads[key], Sum) else 1
             for name, t in like.items():
                 tensors[name] = (times * found[start : start + t.numel()]).view(t.shape).to(t.dtype)

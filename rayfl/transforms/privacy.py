@@ -14,6 +14,7 @@ from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
 from rayfl.training.client import Client
 from rayfl.training.context import Cohort, Context
+from rayfl.training.params import Params
 from rayfl.training.state import State
 from rayfl.training.sums import Gather, Reduction
 from rayfl.transforms.accounting import Exposure, epsilon_of, neighbours_of
@@ -53,7 +54,7 @@ class Private(Transform):
         name = type(self).__name__
         for key, how in uploads.items():
             base = down.get(how.base(key))
-            if base is None or isinstance(how, Gather):
+            if not isinstance(base, Params) or isinstance(how, Gather):
                 raise Conflict(
                     "transforms",
                     f"has {name}, which covers sums of changes of weights alone, and clients of this method "

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rayfl.settings import at_least, at_most
-from rayfl.training.client import Client
 from rayfl.training.params import Params
 from rayfl.transforms.compression import Compression
 
@@ -34,9 +33,8 @@ class Quantise(Compression):
     bits: Annotated[int, at_least(2), at_most(16)] = 8
     """Bits of an entry."""
 
-    def compress(self, change: Params, client: Client) -> Params:
+    def compress(self, change: Params, generator: torch.Generator) -> Params:
         """Round every tensor to its grid."""
-        generator = client.generator("quantise")
         return change.map(lambda t: self._rounded(t, generator))
 
     def _rounded(self, t: Tensor, generator: torch.Generator) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Annotated
 import torch
 
 from rayfl.settings import above, at_most
-from rayfl.training.client import Client
 from rayfl.training.params import Params
 from rayfl.transforms.compression import Compression
 
@@ -30,7 +29,7 @@ class TopK(Compression):
     share: Annotated[float, above(0), at_most(1)] = 0.1
     """Share of the entries that is sent, at least one."""
 
-    def compress(self, change: Params, client: Client) -> Params:
+    def compress(self, change: Params, generator: torch.Generator) -> Params:
         """Return the entries of largest magnitude, and zeros for the others."""
         flat = torch.cat([t.reshape(-1) for t in change.values()]) if len(change) else torch.zeros(0)
         places = flat.abs().topk(self._kept_count(change), sorted=False).indices

@@ -2,22 +2,25 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from rayfl import Inline, Ray, resumed
-from rayfl.errors import BadValue, Conflict
+from rayfl.commands.table import _check_same
+from rayfl.errors import BadValue, Conflict, InUse
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN
 from rayfl.running.result import Result
-from rayfl.sampling import Bernoulli, BySize, Cyclic, Trace, Uniform
+from rayfl.sampling import Bernoulli, BySize, CohortDraw, Cyclic, Trace, Uniform
 from rayfl.testing import check_transform
-from rayfl.training import Params, Sum
+from rayfl.training import Context, Mean, Params, Reduction, State, Sum
 from rayfl.training.context import Cohort
 from rayfl.transforms import ClientDP, LocalDP, TopK
 from rayfl.transforms.accounting import Exposure, epsilon_of, noise_for
+from rayfl.transforms.attacks import ALIE, SignFlip
 from rayfl.transforms.pipeline import Pipeline
 from rayfl.transforms.privacy import norm_of
 from tests.methods.cases import net_of
@@ -189,6 +192,13 @@ def test_an_adaptive_clip_follows_the_quantile() -> None:
 # ---- what is refused, and what records say
 
 
+class TheFirst(Uniform):
+    """Derives from a sampling of which something is proved, and chooses otherwise."""
+
+    def choose(self, draw: CohortDraw) -> list[int]:
+        return [*range(draw.size)]
+
+
 def covered_methods() -> dict[str, str]:
     """Return of each method, with a net without BatchNorm, what is not covered; empty where all is."""
     found = {}
@@ -231,6 +241,7 @@ def test_statistics_of_batch_norm_are_refused(tmp_path: Path) -> None:
     [
         ({"transforms": [ClientDP(noise_multiplier=1.0), TopK()]}, "transforms"),
         ({"transforms": ClientDP(epsilon=8.0), "sampling": BySize()}, "transforms.epsilon"),
+        ({"transforms": ClientDP(epsilon=8.0), "sampling": TheFirst()}, "transforms.epsilon"),
         ({"transforms": ClientDP(epsilon=2.0, noise_multiplier=1.0)}, "transforms.epsilon"),
     ],
     ids=str,
@@ -243,6 +254,58 @@ def test_what_gives_no_privacy_is_refused_before_a_run(
     if place == "transforms.epsilon" and "sampling" not in settings:
         assert f"noise_multiplier={noise_for((Exposure('certain', 3),), 2.0, 1e-5):g}" in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+class Counted(TopK):
+    """Tells the server how many clients there are."""
+
+    sums: ClassVar[tuple[str, ...]] = ("ones",)
+
+    def at_client(self, *given: Any) -> Any:
+        sent, memory, _ = super().at_client(*given)
+        return sent, memory, {"ones": 1.0}
+
+
+class WithTensor(FedAvg):
+    """Also uploads a tensor in the place of one that it has received."""
+
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "further": Mean()}
+
+    def init_server(self, context: Context) -> State:
+        return {"weights": context.initial, "further": torch.zeros(2)}
+
+
+class WholeSum(FedAvg):
+    """Adds up whole weights."""
+
+    def uploads(self, context: Context) -> Mapping[str, Reduction]:
+        return {"weights": Sum(replaces=True)}
+
+
+@pytest.mark.parametrize(
+    ("method", "transforms"),
+    [
+        (FedAvg(), [Counted(), ClientDP(noise_multiplier=1.0)]),
+        (FedAvg(), [Counted(), LocalDP(noise_multiplier=1.0)]),
+        (WithTensor(), [ClientDP(noise_multiplier=1.0)]),
+        (WholeSum(), [TopK()]),
+    ],
+    ids=str,
+)
+def test_what_is_no_change_of_weights_is_refused(method: FedAvg, transforms: list[Any]) -> None:
+    server = start(method, ONE).server
+    declared = method.uploads(server.context)
+    pipeline = Pipeline(server.context.reductions(declared), 4, transforms)
+    with refused(Conflict, "transforms"):
+        pipeline.check(server.context, declared, method.download(server.state), False)
+
+
+def test_attackers_who_know_the_others_leave_no_guarantee(tmp_path: Path) -> None:
+    private: dict[str, Any] = {"transforms": ClientDP(noise_multiplier=1.0), "sampling": Bernoulli()}
+    for attack, kept in ((SignFlip(), True), (ALIE(), False)):
+        epsilon, _ = small(tmp_path, attack=attack, **private).guarantee(12, 1) or (None, "")
+        assert (epsilon is not None) == kept
 
 
 def test_privacy_needs_noise() -> None:
@@ -284,6 +347,21 @@ def test_every_record_says_what_is_guaranteed(
         assert 7.9 < spent[2] <= 8
         noise = resumed(tmp_path / "run", {}).settings.private.noise_multiplier
         assert noise == noise_for(poisson(0.5, 3), 8.0, 1e-5)
+
+
+@pytest.mark.parametrize("before", [[], [TopK()]], ids=str)
+def test_a_cell_whose_noise_was_worked_out_is_the_same_cell(tmp_path: Path, before: list[Any]) -> None:
+    """A table finds its runs again by the epsilon; another one is another cell."""
+
+    def cell(epsilon: float) -> Any:
+        private = ClientDP(epsilon=epsilon)
+        transforms: Any = [*before, private] if before else private
+        return small(tmp_path / "run", net=SMOOTH, rounds=1, transforms=transforms)
+
+    cell(8.0).run()
+    _check_same(tmp_path / "run", cell(8.0))
+    with refused(InUse, tmp_path / "run"):
+        _check_same(tmp_path / "run", cell(7.0))
 
 
 @pytest.mark.parametrize("method", [FedBN(), Ditto()], ids=str)

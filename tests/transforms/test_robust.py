@@ -1,6 +1,7 @@
 """Attacks do what they say, rules withstand them, and honest clients are judged apart."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl import Inline, Ray, resumed
-from rayfl.errors import BadValue, Conflict, Shortage
+from rayfl.data.dataset import Clients
+from rayfl.errors import BadCode, BadValue, Conflict, Shortage
 from rayfl.evaluation import Default
-from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN, Method
+from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN, FedKD, Method
 from rayfl.running.result import Result
 from rayfl.sampling import Bernoulli
-from rayfl.training import Params
+from rayfl.training import Client, Params, State
 from rayfl.transforms import ClientDP, TopK
 from rayfl.transforms.aggregation import (
     Aggregation,
@@ -174,6 +176,10 @@ def test_labels_are_flipped_where_attackers_train(tmp_path: Path) -> None:
             assert np.array_equal(data.dataset.labels[own], expected)
     with refused(Conflict, "attack"):
         LabelFlip(clients=[0]).poison(points([((1, 0), 0)]), 0)  # who tests on what it trains with
+    parts = [data.clients[i] for i in range(4)]
+    parts[1] = replace(parts[1], val=parts[2].train[:1])
+    with refused(Conflict, "attack"):  # on which an honest client validates
+        LabelFlip(clients=[2]).poison(replace(data, clients=Clients(parts)), 0)
 
 
 def test_who_attacks_is_drawn_by_the_seed(tmp_path: Path) -> None:
@@ -218,6 +224,57 @@ def test_a_median_withstands_what_breaks_a_mean() -> None:
     assert_same(found.values(), honest.values(), 1e-12)
     broken = federate(FedAvg(), alike, **attacked)
     assert broken.server.state["weights"]["head.weight"].abs().max() > 1e4
+
+
+class Odd(SCAFFOLD):
+    """Client 1 sends its step with names in another order, and leaves a key out."""
+
+    leaves_out: str = "control"
+    turns: bool = True
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, state = await super().local_update(client, state, down)
+        if client.id == 1:
+            step = up["step"]
+            names = [*step][::-1] if self.turns else [*step]
+            up["step"] = Params({name: step[name] for name in names}, step.train_names)
+            del up[self.leaves_out]
+        return up, state
+
+
+def test_rows_are_of_one_order_and_what_is_left_out_is_no_change() -> None:
+    """The mean of mixed rows of one cohort, of which nobody is left out, is the plain mean."""
+    rule = Mean(pre="NNM", tolerated=0.0)
+    bare = federate(SCAFFOLD(), ragged(), TINY, cohorts=[[0, 1]])
+    run = federate(Odd(), ragged(), TINY, cohorts=[[0, 1]], aggregation=rule)
+    assert_same({"w": bare.server.state["weights"]}, {"w": run.server.state["weights"]}, 1e-9)
+    alone = federate(SCAFFOLD(), ragged(), TINY, cohorts=[[0]])
+    control = {"c": alone.server.state["control"]}
+    assert_same(control, {"c": run.server.state["control"]}, 1e-9)
+    for attack in (ALIE(clients=[0]), IPM(clients=[2])):
+        federate(Odd(turns=False), ragged(), TINY, cohorts=[[0, 1, 2]], attack=attack)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aggregation": Median()},
+        {"transforms": [ClientDP(noise_multiplier=1.0)]},
+        {"attack": ALIE(clients=[0])},
+    ],
+    ids=str,
+)
+def test_a_mean_that_a_client_leaves_out_is_refused(settings: dict[str, Any]) -> None:
+    with refused(BadCode, "client 1"):
+        federate(Odd(leaves_out="step"), ragged(), TINY, cohorts=[[0, 1]], **settings)
+
+
+def test_bytes_are_those_that_the_method_counts() -> None:
+    """FedKD counts factors of matrices; an attacker's change has as many bytes."""
+    runs = [
+        federate(FedKD(), ragged(), SMOOTH, cohorts=1, attack=each) for each in (None, Boost(clients=[0]))
+    ]
+    assert runs[0].results[0].up == runs[1].results[0].up
 
 
 @pytest.mark.parametrize(
@@ -270,6 +327,12 @@ def test_honest_clients_are_judged_apart(tmp_path: Path) -> None:
             (found,) = (each for each in summary["views"] if each["view"] == view)
             assert found["last"]["mean"] == pytest.approx(scores[list(ids)].mean())
             assert found["last"]["clients"] == len(ids)
+        expected = (scores[[0, 2, 3, 5]].mean(), scores.mean())
+        for folder, mean in zip(("honest", "all"), expected, strict=True):
+            result = Result.load(tmp_path / folder)
+            assert result.rounds[f"test/after_aggregation/{view}"].tolist() == [pytest.approx(mean)]
+            page = (tmp_path / folder / "report.html").read_text()
+            assert f"{view} ends at {result.figure_kind.text(100 * mean)}" in page
     assert Result.load(tmp_path / "honest").summary["headline"]["clients"] == 4
 
 

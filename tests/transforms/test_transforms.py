@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rayfl import Inline, Ray, UserError, resumed
+from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg
 from rayfl.sampling import Bernoulli, Uniform
@@ -16,6 +17,7 @@ from rayfl.testing import check_transform
 from rayfl.training import Client, Params, State
 from rayfl.training.context import Cohort
 from rayfl.transforms import TRANSFORMS, Change, ClientDP, LocalDP, Quantise, TopK, Transform
+from rayfl.transforms.pipeline import MEMORY
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, federation_from, small
@@ -112,7 +114,7 @@ def test_memories_stay_with_their_clients_and_the_server() -> None:
     """Two of a kind have one each, and the method sees neither."""
     cohorts = [[0, 1], [1, 2], [1]]
     run = federate(SCAFFOLD(), ragged(), TINY, cohorts, transforms=[Counting(), Counting()])
-    kept = {i: state["transforms"] for i, state in run.worker.states.items()}
+    kept = {i: state[MEMORY] for i, state in run.worker.states.items()}
     assert {i: own["1 Counting"]["trained"] for i, own in kept.items()} == {0: 1, 1: 3, 2: 1}
     assert kept[1]["0 Counting"] == {"trained": 3}
     assert run.server.memory == {"0 Counting": {"ones": 5.0}, "1 Counting": {"ones": 5.0}}
@@ -121,6 +123,32 @@ def test_memories_stay_with_their_clients_and_the_server() -> None:
     bare = federate(SCAFFOLD(), ragged(), TINY, cohorts)
     hidden = {name: t for name, t in run.values().items() if "transforms" not in name}
     assert_same(hidden, bare.values(), 1e-12)
+
+
+def test_what_the_server_keeps_travels_to_the_device() -> None:
+    worker = start(FedAvg(), ONE).worker
+    worker.device = torch.device("meta")
+    found = worker._download_on_device(Download({}, {}, {"0 Own": {"t": torch.ones(1)}}))
+    assert found.transforms["0 Own"]["t"].device.type == "meta"
+
+
+class WithTransforms(FedAvg):
+    """Keeps something by the name that the option has."""
+
+    def init_server(self, context: Any) -> State:
+        return {"weights": context.initial, "transforms": 1.0}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**up, "transforms": server["transforms"] + 1}
+
+
+def test_a_method_may_keep_something_called_transforms(tmp_path: Path) -> None:
+    """A resumed run does not take it for what transforms keep."""
+    first = federate(WithTransforms(), ONE, cohorts=1, transforms=[Counting()]).server
+    (tmp_path / "checkpoints").mkdir()
+    other = start(WithTransforms(), ONE, transforms=[Counting()]).server
+    other.restore(str(tmp_path / "checkpoints"), first.save(str(tmp_path / "checkpoints")))
+    assert (other.state["transforms"], other.memory) == (2.0, {"0 Counting": {"ones": 1.0}})
 
 
 def test_clients_go_in_order_and_the_server_in_reverse() -> None:
@@ -151,7 +179,7 @@ def test_a_client_that_takes_no_step_keeps_its_memory() -> None:
     """It adds nothing, so that what is due stays due."""
     run = start(FedAvg(), SAME, transforms=[TopK(share=0.25)], lr=1.0, rounds=2)
     run.round([0])
-    before = run.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"].clone()
+    before = run.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"].clone()
     assert before.count_nonzero() == 1
 
     class Resting(FedAvg):
@@ -165,7 +193,7 @@ def test_a_client_that_takes_no_step_keeps_its_memory() -> None:
     idle.worker.states[0] = run.worker.states[0]
     idle.round([0])
     assert idle.results[0].idle == {0}
-    assert torch.equal(idle.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"], before)
+    assert torch.equal(idle.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"], before)
     assert not weight(idle).any()
 
 
@@ -350,7 +378,7 @@ def test_the_largest_entries_travel_and_the_rest_waits() -> None:
     run = federate(FedAvg(), ONE, cohorts=1, lr=1.0, transforms=[TopK(share=0.5)])
 
     def kept() -> torch.Tensor:
-        found: torch.Tensor = run.worker.states[0]["transforms"]["0 TopK"]["weights"]["head.weight"]
+        found: torch.Tensor = run.worker.states[0][MEMORY]["0 TopK"]["weights"]["head.weight"]
         return found
 
     torch.testing.assert_close(weight(run), torch.tensor([[1.5, 0], [-1.5, 0]], dtype=torch.float64))
@@ -393,10 +421,8 @@ class Sent(Transform):
 
 
 def _quantised(*values: float, bits: int = 3, seed: int = 0) -> list[float]:
-    client: Any = type(
-        "Drawing", (), {"generator": lambda self, purpose: torch.Generator().manual_seed(seed)}
-    )()
-    found = Quantise(bits=bits).compress(Params({"w": torch.tensor(values)}, frozenset("w")), client)
+    generator = torch.Generator().manual_seed(seed)
+    found = Quantise(bits=bits).compress(Params({"w": torch.tensor(values)}, frozenset("w")), generator)
     return found["w"].tolist()
 
 
@@ -409,6 +435,16 @@ def test_entries_are_rounded_to_a_grid_of_the_largest() -> None:
     assert set(drawn[:, 2].tolist()) == {4, 6}
     # a mean of 4000 draws of deviation 1 is right to 4/sqrt(4000), nearly always
     torch.testing.assert_close(drawn.mean(0), torch.tensor([6, -1, 4.5]), rtol=0, atol=0.064)
+
+
+def test_upload_keys_are_rounded_by_draws_of_their_own() -> None:
+    """As SCAFFOLD's step and control are; and so are those of two transforms in a list."""
+    client = start(FedAvg(), ONE).worker.client(0, 0)
+    same = Params({"w": torch.linspace(0, 1, 100)}, frozenset("w"))
+    sent, _, _ = Quantise(bits=2).at_client({"a": same, "b": same}, {}, client, {})
+    other, _, _ = Quantise(bits=2, error_feedback=True).at_client({"a": same}, {}, client, {})
+    assert not torch.equal(sent["a"]["w"], sent["b"]["w"])
+    assert not torch.equal(sent["a"]["w"], other["a"]["w"])
 
 
 def test_quantised_bytes_are_bits_and_scales() -> None:
@@ -427,7 +463,7 @@ def test_errors_of_rounding_are_fed_back() -> None:
     fed = [Quantise(bits=2, error_feedback=True), Sent()]
     run = federate(FedAvg(), points([((3, 1), 0), ((1, 2), 1)]), cohorts=1, lr=1.0, transforms=fed)
     bare = federate(FedAvg(), points([((3, 1), 0), ((1, 2), 1)]), cohorts=1, lr=1.0)
-    own = run.worker.states[0]["transforms"]
+    own = run.worker.states[0][MEMORY]
     due = own["0 Quantise"]["weights"] + own["1 Sent"]["sent"]["weights"]
     torch.testing.assert_close(due["head.weight"], weight(bare))
     assert not federate(FedAvg(), ONE, cohorts=1, transforms=[Quantise()]).worker.states
