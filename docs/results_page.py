@@ -38,6 +38,7 @@ EXAMPLES = ROOT / "examples"
 SEEDS = {"fdse": 2}  # of the other papers' runs: 0
 
 EMBEDDED = FOLDER / "embedded_methods.json"
+TUNED = FOLDER / "embedded_tuned.json"
 """Row -> column -> seed -> view -> mean over clients after each round, of examples/embedded/methods.yaml.
 Rows of now also have ``rayfl``, as a run's summary has it.
 """
@@ -641,6 +642,18 @@ def embedded() -> Rows:
     return found
 
 
+def embedded_tuned() -> Rows:
+    """The same, each row with the best of eight points of its own tune space, column labels."""
+    found = [["", "as it is", "tuned", "chosen on validation data", "rounds of the search"]]
+    for row, choice in json.loads(TUNED.read_text()).items():
+        default = _over_seeds(embedded_values(row, "labels", "personal"))
+        same = embedded_values(row, "labels", "personal") if not choice["chosen"] else []
+        tuned = _over_seeds([*choice.get("tuned", {}).values()] or same)
+        what = ", ".join(f"`{each}`" for each in choice["chosen"]) or "as it is"
+        found.append([row, default, tuned, what, str(choice["rounds"])])
+    return found
+
+
 def _over_seeds(values: list[float]) -> str:
     mean, std = mean_and_std(values)
     return "" if mean is None else cell(mean, std)
@@ -880,6 +893,19 @@ def embedded_tested() -> str:
     )
 
 
+def tuned_counted() -> str:
+    """Say which rates the searches have chosen, and how many best points lie at an edge."""
+    choices = [choice["chosen"] for choice in json.loads(TUNED.read_text()).values()]
+    rates = [next((each for each in chosen if each.startswith("training.lr")), "") for chosen in choices]
+    rates = [each.rstrip("!").partition("=")[2] or "0.1" for each in rates]
+    counts = ", ".join(f"{rates.count(rate)} {rate}" for rate in sorted(set(rates), key=float))
+    edges = sum(any(each.endswith("!") for each in chosen) for chosen in choices)
+    return (
+        f"Of the learning rates 0.01, 0.03, 0.1, 0.3 and 1, the {len(choices)} rows choose: {counts}. In "
+        f"{edges} of them a value lies at the edge of what was tried (!): there may be a better one beyond."
+    )
+
+
 def tables_counted() -> str:
     """Which tables of the four papers have results."""
     papers = {"fedco2": "Fed-CO2", "fedios": "FediOS", "dcpfl": "DC-PFL", "fdse": "FDSE"}
@@ -937,6 +963,7 @@ def sentences() -> dict[str, str]:
         "embedded tested": embedded_tested(),
         "footnote": footnote(),
         "speed counted": speed_counted(),
+        "embedded tuned counted": tuned_counted(),
         "on validation data": "‡ Trained on validation data, too.",
     }
 
@@ -969,6 +996,7 @@ def tables() -> dict[str, Rows]:
         "published_feddbe by rounds": feddbe_by_rounds(),
         "pfllib curves": pfllib_curves(),
         "embedded_methods": embedded(),
+        "embedded_tuned": embedded_tuned(),
         "speed": speed(),
     }
 
