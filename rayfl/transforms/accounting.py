@@ -36,7 +36,10 @@ class Exposure:
 
 def neighbours_of(exposures: Sequence[Exposure]) -> str:
     """Return what the guarantee compares: federations that differ by one client."""
-    return "one client replaced" if _replaces(exposures) else "one client more or less"
+    if _replaces(exposures):
+        return "one client replaced"
+    drawn = any(each.kind == "poisson" for each in exposures)
+    return "one client more or less" if drawn else "one client's changes there or not"
 
 
 def epsilon_of(exposures: Sequence[Exposure], noise: float, delta: float) -> float:

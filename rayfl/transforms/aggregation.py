@@ -35,7 +35,7 @@ class Aggregation(Settings, ABC, place="aggregation"):
 
     def combine(self, rows: Tensor) -> Tensor:
         """Return one row, float64 [d], for rows float64 [n, d], mixed first where ``pre`` says so."""
-        f = int(self.tolerated * len(rows) + 1e-9)
+        f = min(int(self.tolerated * len(rows) + 1e-9), (len(rows) - 1) // 2)
         return self.combine_rows(mix_nearest(rows, f) if self.pre == "NNM" else rows, f)
 
 

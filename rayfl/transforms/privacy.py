@@ -16,7 +16,7 @@ from rayfl.training.client import Client
 from rayfl.training.context import Cohort, Context
 from rayfl.training.params import Params
 from rayfl.training.state import State
-from rayfl.training.sums import Gather, Reduction
+from rayfl.training.sums import Gather, Mean, Reduction
 from rayfl.transforms.accounting import Exposure, epsilon_of, neighbours_of
 from rayfl.transforms.base import Change, Transform
 
@@ -171,6 +171,13 @@ class LocalDP(Private):
     def __post_init__(self) -> None:
         if self.noise_multiplier is None:
             raise Conflict("transforms", "has LocalDP without noise", "give noise_multiplier")
+
+    def check(self, context: Context, uploads: Mapping[str, Reduction], down: State, expected: float) -> None:
+        """Also refuse means by numbers of samples, which clients would tell without noise."""
+        super().check(context, uploads, down, expected)
+        if any(isinstance(how, Mean) and how.by != "uniform" for how in context.reductions(uploads).values()):
+            problem = "weighs clients by their numbers of samples, which LocalDP does not hide"
+            raise Conflict("averaging", problem, "set averaging=uniform")
 
     def spent(self, exposures: tuple[Exposure, ...]) -> float:
         """Return the epsilon of all uploads that one client can have made."""

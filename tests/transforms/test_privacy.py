@@ -243,6 +243,7 @@ def test_statistics_of_batch_norm_are_refused(tmp_path: Path) -> None:
         ({"transforms": ClientDP(epsilon=8.0), "sampling": BySize()}, "transforms.epsilon"),
         ({"transforms": ClientDP(epsilon=8.0), "sampling": TheFirst()}, "transforms.epsilon"),
         ({"transforms": ClientDP(epsilon=2.0, noise_multiplier=1.0)}, "transforms.epsilon"),
+        ({"transforms": LocalDP(noise_multiplier=1.0)}, "averaging"),
     ],
     ids=str,
 )
@@ -331,6 +332,7 @@ def test_every_record_says_what_is_guaranteed(
     tmp_path: Path, transform: Any, sampling: Any, said: str
 ) -> None:
     settings: dict[str, Any] = {"method": FedAvg(), "net": SMOOTH, "rounds": 3, "participation": 0.5}
+    settings["averaging"] = "uniform"
     federation = small(tmp_path / "run", transforms=transform, sampling=sampling, **settings)
     federation.run()
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
