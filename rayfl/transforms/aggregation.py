@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.settings import Settings, at_least, below
 
-COLUMNS = 2**20
+ENTRIES_AT_ONCE = 2**20
 """Numbers of a matrix that are sorted at a time."""
 
 
@@ -127,7 +127,7 @@ def squared_distances(rows: Tensor) -> Tensor:
 
 def _mean_of_sorted(rows: Tensor, start: int, end: int) -> Tensor:
     """Return the mean of the entries at these places of each sorted column."""
-    width = max(1, COLUMNS // len(rows))
+    width = max(1, ENTRIES_AT_ONCE // len(rows))
     return torch.cat(
         [part.T.contiguous().sort(1).values[:, start:end].mean(1) for part in rows.split(width, dim=1)]
     )

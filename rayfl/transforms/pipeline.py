@@ -22,7 +22,7 @@ from rayfl.transforms.base import Change, Transform
 MEMORY = "memory of transforms"
 """Key of a state, of a client or of the server, under which transforms keep theirs; methods do not see it."""
 
-FIRST, SECOND, HONEST = "attack: sum", "attack: squares", "attack: honest"
+TOTAL, SQUARES, HONEST = "attack: sum", "attack: squares", "attack: honest"
 """Upload keys of what attackers have to know of the honest clients."""
 
 
@@ -132,7 +132,7 @@ class Pipeline:
     def reductions(self, down: State) -> dict[str, Reduction]:
         """Return how what clients send is combined, with the sums of transforms and of an attack."""
         further: dict[str, Reduction] = {name: Sum() for name, each in self._named() if each.sums}
-        further |= dict.fromkeys((FIRST, SECOND, HONEST), Sum()) if self.crafts else {}
+        further |= dict.fromkeys((TOTAL, SQUARES, HONEST), Sum()) if self.crafts else {}
         if self.by_expected or self.gathers:
             further |= dict.fromkeys(self._covered(down), Gather() if self.gathers else Sum())
         return {**self.uploads, **further}
@@ -201,7 +201,7 @@ class Pipeline:
             for key, how in self._covered(down).items()
         }
         squares = {key: each * each for key, each in exact.items()}
-        return {**up, **change, **sums, FIRST: exact, SECOND: squares, HONEST: 1}, kept, sizes
+        return {**up, **change, **sums, TOTAL: exact, SQUARES: squares, HONEST: 1}, kept, sizes
 
     def at_server(
         self, up: dict[str, Any], down: State, memory: State, cohort: Cohort
@@ -268,7 +268,7 @@ class Pipeline:
         self, up: dict[str, Any], covered: Mapping[str, Reduction], down: State, cohort: Cohort
     ) -> None:
         """Add what the attackers of a cohort send, made of what its honest clients have sent."""
-        first, second, honest = up.pop(FIRST, None), up.pop(SECOND, None), up.pop(HONEST, 0)
+        first, second, honest = up.pop(TOTAL, None), up.pop(SQUARES, None), up.pop(HONEST, 0)
         attacking = [i for i in cohort.ids if i in self.attackers]
         if self.attack is None or not attacking:
             return

@@ -148,10 +148,10 @@ class ClientDP(Private):
         """Add the noise, and move an adaptive clip."""
         noise, expected = self._noise(), cohort.expected or 1
         if self.clip != "adaptive":
-            return with_noise(combined, noise * self.clip, generator), memory
+            return add_noise(combined, noise * self.clip, generator), memory
         bits = BITS_NOISE * expected
         noise = noise / math.sqrt(1 - (noise / (2 * bits)) ** 2)  # theorem 1: both together give what one did
-        found = with_noise(combined, noise * memory["clip"], generator)
+        found = add_noise(combined, noise * memory["clip"], generator)
         drawn = torch.randn((), generator=generator, dtype=torch.float64).item()
         below = (sums["below"] + bits * drawn) / expected + 0.5
         return found, {"clip": memory["clip"] * math.exp(-CLIP_RATE * (below - self.quantile))}
@@ -193,7 +193,7 @@ class LocalDP(Private):
     ) -> tuple[Change, State, Mapping[str, float]]:
         """Scale the change down, and add the noise."""
         small = clipped(change, norm_of(change), self.clip)
-        return with_noise(small, self._noise() * self.clip, client.generator("local noise")), memory, {}
+        return add_noise(small, self._noise() * self.clip, client.generator("local noise")), memory, {}
 
 
 def norm_of(change: Change) -> float:
@@ -206,7 +206,7 @@ def clipped(change: Change, norm: float, clip: float) -> Change:
     return {key: each * (clip / norm) for key, each in change.items()} if norm > clip else change
 
 
-def with_noise(change: Change, deviation: float, generator: torch.Generator) -> Change:
+def add_noise(change: Change, deviation: float, generator: torch.Generator) -> Change:
     """Return a change with Gaussian noise on every entry."""
 
     def noisy(t: Tensor) -> Tensor:
