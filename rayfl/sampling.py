@@ -21,6 +21,7 @@ from rayfl.randomness import generator
 from rayfl.settings import Settings
 from rayfl.system.files import explain_read_errors, read_json
 from rayfl.system.text import short_repr
+from rayfl.transforms.accounting import Exposure
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,23 @@ class Sampling(Settings, ABC, place="sampling"):
         """Return the clients that can never be chosen."""
         return set()
 
+    def expected(self, participation: float, clients: int) -> float:
+        """Return how many of so many clients a round has on average."""
+        return wanted_clients(participation, clients)
+
+    def exposures(
+        self, participation: float, clients: int, rounds: int, done: int
+    ) -> tuple[Exposure, ...] | None:
+        """Return how a client can have taken part, as far as something is proved of it; None: nothing is.
+
+        Args:
+            participation: the share of the clients that is wanted in a round.
+            clients: how many there are.
+            rounds: how many the run has.
+            done: how many of these are over.
+        """
+        return None
+
     def digest(self) -> str | None:
         """Return a digest of what else decides the choice, such as a file; None if only the options do."""
         return None
@@ -91,6 +109,12 @@ class Uniform(Sampling):
     def draws_once(self) -> bool:
         """Whether ``once`` is set."""
         return self.once
+
+    def exposures(self, participation: float, clients: int, rounds: int, done: int) -> tuple[Exposure, ...]:
+        """Return cohorts of one size, unless the same clients always take part."""
+        if self.once or (size := wanted_clients(participation, clients)) == clients:
+            return (Exposure("certain", done),)
+        return (Exposure("fixed", done, size=size, clients=clients),)
 
     def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw without replacement."""
@@ -112,6 +136,15 @@ class Bernoulli(Sampling):
     def uses_rounds(self) -> bool:
         """Whether the last round is another one than it would be in a longer run."""
         return self.last == "all"
+
+    def expected(self, participation: float, clients: int) -> float:
+        """Return the share itself, which need not be a whole number of clients."""
+        return participation * clients
+
+    def exposures(self, participation: float, clients: int, rounds: int, done: int) -> tuple[Exposure, ...]:
+        """Return rounds in which each client is drawn alone, and the last one with all."""
+        whole = int(self.last == "all" and done == rounds)
+        return Exposure("poisson", done - whole, participation), Exposure("certain", whole)
 
     def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Draw a number in [0, 1) for each client: those below ``participation`` take part."""
@@ -150,6 +183,10 @@ class BySize(Sampling):
 
 class Cyclic(Sampling):
     """Clients take turns by their numbers: the first ones in the first round, the next ones in the next."""
+
+    def exposures(self, participation: float, clients: int, rounds: int, done: int) -> tuple[Exposure, ...]:
+        """Return how often it can have been a client's turn."""
+        return (Exposure("certain", math.ceil(done * wanted_clients(participation, clients) / clients)),)
 
     def choose(self, draw: CohortDraw) -> Sequence[int]:
         """Go on after the last client of the round before."""

@@ -21,6 +21,7 @@ LAYERS = [
     {"nets"},
     {"data"},
     {"training"},
+    {"transforms"},
     {"methods"},
     {"record"},
     {"evaluation"},

@@ -106,7 +106,7 @@ def _concrete(base: type) -> Iterator[type]:
     """Yield rayfl's own classes of a kind."""
     for cls in base.__subclasses__():
         named = cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_")
-        if named and not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
+        if named and not inspect.isabstract(cls) and cls.__name__ != "FileData":
             yield cls
         yield from _concrete(cls)
 

@@ -128,7 +128,8 @@ def in_words(record: Mapping[str, Any], figures: Iterable[float | None], kind: F
         parts.append(f"dropped {totals['dropped']}")
     parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
     known = zip((kind.name, "common test"), figures)
-    return parts + [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
+    parts += [f"{name} {kind.shown(value)}{kind.unit}" for name, value in known if value is not None]
+    return [*parts, f"epsilon {totals['epsilon']:.4g}"] if "epsilon" in totals else parts
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

@@ -235,7 +235,12 @@ def _check_same(folder: Path, federation: Federation) -> None:
     """Refuse a folder that holds a run with other settings than the cell's."""
     if not (folder / CONFIG).is_file():
         return
-    there = flatten_config(read_config(folder), shown=True)
+    config, private = read_config(folder), federation.private
+    if private is not None and private.noise_multiplier is None:  # its run has worked it out
+        found = config.get("transforms") or {}
+        options = (found[-1] if isinstance(found, list) else found).get("init_args") or {}
+        options["noise_multiplier"] = None
+    there = flatten_config(config, shown=True)
     wanted = flatten_config(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if changes_numbers(key)}
     known -= {"clients"} if federation.clients is None else set()  # the data have set their number

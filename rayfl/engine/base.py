@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,6 +22,9 @@ from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.context import Averaging
 from rayfl.training.settings import Training
+from rayfl.training.sums import Reduction
+from rayfl.transforms import Aggregation, Attack, Transform
+from rayfl.transforms.pipeline import Pipeline
 
 ClientGroup = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
@@ -180,6 +183,10 @@ class Plan:
         counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         finetune: how clients are fine-tuned before they are scored.
         averaging: how means are weighted that do not say it themselves; None: as the method has them.
+        transforms: what clients' changes of weights go through.
+        attack: what some clients do to harm the others.
+        aggregation: what the server does with changes of weights in the place of their sums.
+        expected: how many of so many clients a round has on average; by default all.
     """
 
     method: Method
@@ -192,11 +199,26 @@ class Plan:
     counts_by: str | None = "personal"
     finetune: Finetune = NO_FINETUNING
     averaging: Averaging | None = None
+    transforms: Sequence[Transform] = ()
+    attack: Attack | None = None
+    aggregation: Aggregation | None = None
+    expected: Callable[[int], float] = float
 
     @property
     def nets(self) -> Sequence[Architecture | str]:
         """The nets as a list, also where there is one."""
         return self.net if isinstance(self.net, list | tuple) else [self.net]
+
+    def pipeline(self, uploads: Mapping[str, Reduction], clients: int) -> Pipeline:
+        """Return what changes of weights go through.
+
+        Args:
+            uploads: how the method combines what clients upload, by upload key.
+            clients: how many may train.
+        """
+        attackers = self.attack.attackers(self.seed, clients) if self.attack else ()
+        parts = (self.transforms, self.attack, attackers, self.aggregation)
+        return Pipeline(uploads, self.expected(clients), *parts)
 
     @property
     def import_paths(self) -> list[str]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import BadCode
-from rayfl.methods import Method
 from rayfl.system.own_code import is_own
 from rayfl.training.params import Params
 
@@ -146,12 +145,11 @@ class Snapshot:
 
 
 def _public_attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
-    """Return public attributes, also of a method that is wrapped."""
+    """Return public attributes."""
     found, cls = dict[str, Any](), thing.__class__
     for owner in (*_own_classes(cls), thing):
         found |= {prefix + name: value for name, value in vars(owner).items() if not name.startswith("_")}
-    wrapped = found.get(f"{prefix}of")
-    return found | _public_attributes(wrapped, f"{prefix}of.") if isinstance(wrapped, Method) else found
+    return found
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.state import State, canonical, is_finite
 from rayfl.training.sums import Accumulated, combine
+from rayfl.transforms.pipeline import MEMORY
 
 CPU = torch.device("cpu")
 
@@ -49,9 +50,11 @@ class Server:
         _, self.context = set_up(plan, data)
         declared = self.method.uploads(self.context)
         self.uploads = self.context.reductions(declared)
+        self.pipeline = plan.pipeline(self.uploads, data.seen)
         self._uploads_before = self.context.reductions(declared, before=True)
         self._samples = data.counts("train")[: data.seen]
         self.state: State = self._initial_state()
+        self.memory = self.pipeline.init_server(self.context)  # of transforms
         self._first = state_spec(self.state)
 
     def _initial_state(self) -> State:
@@ -72,7 +75,7 @@ class Server:
     def build_download(self, ids: Sequence[int]) -> Download:
         """Return what ``download`` does, without a guard: an export traces this, and cannot trace a guard."""
         each = {i: self.method.download_for(self.state, i) for i in ids} if self._per_client else {}
-        return Download(self.method.download(self.state), each)
+        return Download(self.method.download(self.state), each, self.memory)
 
     @exits_as_errors()
     def server_metrics(self) -> dict[str, float | list[float]]:
@@ -115,17 +118,20 @@ class Server:
     def build_cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the cohort of these clients, ascending, as a method gets it."""
         own = self._samples[list(ids)].tolist()
-        return Cohort(tuple(ids), tuple(own), round, int(self._samples.sum()), self.context)
+        expected = self.pipeline.expected if self.pipeline.by_expected else None
+        return Cohort(tuple(ids), tuple(own), round, int(self._samples.sum()), self.context, expected)
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
-        """Combine the uploads and take the method's server step; without clients nothing changes.
+        """Combine the uploads and take the method's server step.
+
+        Without clients nothing changes, unless a transform has a step in every round.
 
         Raises:
             UserError: the step leads to a state that is not finite; the old one is kept.
         """
-        if cohort.ids:
+        if cohort.ids or self.pipeline.by_expected:
             name, when = f"{type(self.method).__name__}.aggregate", f"round {cohort.round}"
-            uploads = combine(self.uploads, parts)
+            uploads, memory = self._combine_uploads(cohort, parts)
             with guard_call(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
                 found = self.method.aggregate(self.state, uploads, cohort)
             if self._uploads_before and isinstance(found, Mapping):
@@ -138,7 +144,17 @@ class Server:
                     "The run stops, with its records and checkpoints intact",
                     "Where training has diverged, try a smaller training.lr or training.clip",
                 )
-            self.state = canonical(state)
+            self.state, self.memory = canonical(state), canonical(memory)
+
+    def _combine_uploads(
+        self, cohort: Cohort, parts: Sequence[dict[str, Accumulated]]
+    ) -> tuple[dict[str, Any], State]:
+        """Return the combined uploads as the method expects them, and what transforms keep."""
+        if not self.pipeline.parts:
+            return combine(self.uploads, parts), {}
+        down = self.method.download(self.state)
+        combined = combine(self.pipeline.reductions(down), parts)
+        return self.pipeline.at_server(combined, down, self.memory, cohort)
 
     def states(self) -> States:
         """Return the state, under the number 0."""
@@ -146,7 +162,8 @@ class Server:
 
     def save(self, folder: str) -> str:
         """Write the state; return the file's name."""
-        return Checkpoints(Path(folder)).write_server(self.state)
+        kept = {MEMORY: self.memory} if self.memory else {}
+        return Checkpoints(Path(folder)).write_server({**self.state, **kept})
 
     def restore(self, folder: str, name: str | None) -> None:
         """Load the state in a file; None: the state before the first round.
@@ -155,9 +172,10 @@ class Server:
             UserError: it is of another method or another net.
         """
         if name is None:
-            self.state = self._initial_state()
+            self.state, self.memory = self._initial_state(), self.pipeline.init_server(self.context)
             return
         state = Checkpoints(Path(folder)).read(name)
+        self.memory = state.pop(MEMORY, {})
         if at := first_missing(self._first, state_spec(state)):
             raise Conflict(
                 "the checkpoint",

@@ -28,10 +28,12 @@ class Download(NamedTuple):
     Attributes:
         everyone: what all clients receive.
         each: client -> what it receives besides.
+        transforms: what server halves of transforms keep, for the client halves.
     """
 
     everyone: State
     each: dict[int, State]
+    transforms: State = {}  # noqa: RUF012, never changed
 
     def for_client(self, id: int) -> State:
         """Return all that one client receives."""
@@ -41,7 +43,7 @@ class Download(NamedTuple):
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack_download, (pack({"everyone": self.everyone, "each": self.each}),)
+        return _unpack_download, (pack(self._asdict()),)
 
 
 EMPTY_DOWNLOAD = Download({}, {})

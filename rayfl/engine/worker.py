@@ -57,6 +57,7 @@ from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, all_finite, as_tensor, canonical, pack, to_device, unpack
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merge_parts, payload_bytes
+from rayfl.transforms.pipeline import MEMORY
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How the values that clients give to new clients are combined."""
@@ -121,6 +122,7 @@ class Worker:
             "local_update": self.context.reductions(declared),
             "before_round": self.context.reductions(declared, before=True),
         }
+        self.pipeline = plan.pipeline(self.uploads["local_update"], data.seen)
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         for net in {*initial, *self._further.values()}:
@@ -201,7 +203,7 @@ class Worker:
 
     def _state_or_initial(self, held: State, client: Client, given: State | None = None) -> State:
         """Return the stored state, or the initial one, with what is given, if the client has none."""
-        state = without_optimiser_state(held) or {**self.method.init_client(client), **(given or {})}
+        state = state_of_method(held) or {**self.method.init_client(client), **(given or {})}
         return to_device(state, self.device) if state else state
 
     def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
@@ -246,7 +248,10 @@ class Worker:
         download = self._download_on_device(download)
         group_of = {i: group for group in groups for i in group}
         guard = Guard(self.method, self.device, hook, f"round {round}")
-        accumulator, result = Accumulator(self.uploads[hook], group_of), RoundResult()
+        reductions, left_out = self.uploads[hook], self.pipeline.left_out(download.everyone)
+        if hook == "local_update" and self.pipeline.parts:
+            reductions = self.pipeline.reductions(download.everyone)
+        accumulator, result = Accumulator(reductions, group_of, left_out), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         context = _RoundContext(hook, round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
@@ -386,12 +391,18 @@ class Worker:
             both = both, one.state or {}  # which stays
         up, state = check_update(name, both, when, self._expected_spec(one))
         _check_awaited(name, one)
+        counted = self.method.communication_bytes(client, one.down, up)
+        sent, memory = up, dict[str, Any]()
+        if context.hook == "local_update" and self.pipeline.parts:
+            before = to_device(one.held.get(MEMORY) or {}, self.device)
+            received = context.download.transforms
+            sent, memory, sizes = self.pipeline.at_client(up, counted[1], one.down, before, client, received)
+            counted = counted[0], counted[1] | sizes
         try:
-            problem, prepared = context.accumulator.prepare(up, client.samples)
+            problem, prepared = context.accumulator.prepare(sent, client.samples)
         except TypeError as error:
             raise BadCode(name, f": in round {context.round} client {i} {error}") from error
         problem = problem or _training_problem(one, state)
-        counted = self.method.communication_bytes(client, one.down, up)
         steps = sum(fit.steps for fit in one.fits)
         result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *counted)
         if problem is not None:
@@ -402,9 +413,11 @@ class Worker:
             return
         if one.fits and not steps:
             result.idle.add(i)
+            memory = one.held.get(MEMORY) or {}
         else:
             context.accumulator.add(i, prepared, client.samples)
-        if stays := ({**state, KEPT: client._kept} if client._kept else state):
+        kept = {key: own for key, own in ((KEPT, client._kept), (MEMORY, memory)) if own}
+        if stays := ({**state, **kept} if kept else state):
             self.states[i] = canonical(stays)
             result.largest_state = max(result.largest_state, payload_bytes(stays))
         elif i in self.states:
@@ -432,8 +445,9 @@ class Worker:
         return started
 
     def _download_on_device(self, download: Download) -> Download:
-        """Return a download with the part for everyone on the device; the rest follows client by client."""
-        return download._replace(everyone=canonical(download.everyone, self.device))
+        """Return a download with the parts for everyone on the device; the rest follows client by client."""
+        everyone = canonical(download.everyone, self.device)
+        return download._replace(everyone=everyone, transforms=canonical(download.transforms, self.device))
 
     def _client_download(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
@@ -635,7 +649,7 @@ class Worker:
         """Accumulate what the clients with a state here give to new clients."""
         accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: the grouping must not matter
         for i in sorted(set(ids) & self.states.keys()):
-            state = without_optimiser_state(self.states[i])
+            state = state_of_method(self.states[i])
             if given := self.method.state_for_new_clients(self.context, state) if state else {}:
                 accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
@@ -720,9 +734,10 @@ class Worker:
         return list(self.states)
 
 
-def without_optimiser_state(state: State) -> State:
-    """Return a client's state without that of the optimiser, which methods do not see."""
-    return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
+def state_of_method(state: State) -> State:
+    """Return a client's state without what optimisers and transforms keep, which methods do not see."""
+    hidden = state.keys() & {KEPT, MEMORY}
+    return {key: value for key, value in state.items() if key not in hidden} if hidden else state
 
 
 def _check_awaited(name: str, one: _ClientUpdate) -> None:

@@ -82,8 +82,20 @@ def round_figure(
     columns = _reported_scores(record, population, protocol, split)
     if columns is None:
         return None
-    found = client_metrics(np.array(columns["score"], dtype=np.float64), population, split)
-    return none_if_nan(average(found, protocol.average))
+    score = np.array(columns["score"], dtype=np.float64)
+    score[uncounted_attackers(population, protocol)] = np.nan
+    return none_if_nan(average(client_metrics(score, population, split), protocol.average))
+
+
+def uncounted_attackers(population: Population, protocol: Protocol) -> list[int]:
+    """Return the clients that attack, unless the protocol counts these, too."""
+    return [*population.attackers] if protocol.clients == "honest" else []
+
+
+def without_attackers(scores: Scores, population: Population, protocol: Protocol) -> Scores:
+    """Return scores, NaN for clients that attack, unless the protocol counts these, too."""
+    attackers = uncounted_attackers(population, protocol)
+    return scores.where_counted(~np.isin(np.arange(len(population)), attackers)) if attackers else scores
 
 
 def _reported_scores(
@@ -123,12 +135,14 @@ def none_if_nan(value: float) -> float | None:
 
 
 def counted_scores(history: History, protocol: Protocol, point: str, view: str, split: str) -> Scores | None:
-    """Return the scores that the protocol counts: all, or those of clients that have been trained by then.
+    """Return the scores that the protocol counts: without attackers, or of trained clients alone.
 
     None where the part of the data has not been scored.
     """
-    scores = history.scores.get((point, view, split))
-    if scores is None or not protocol.trained_only or point.startswith("unseen"):
+    if (scores := history.scores.get((point, view, split))) is None:
+        return None
+    scores = without_attackers(scores, history.population, protocol)
+    if not protocol.trained_only or point.startswith("unseen"):
         return scores
     return scores.where_counted(history.first <= scores.rounds[:, None])
 
@@ -162,6 +176,8 @@ class Validation:
         count = len(self.population)
         score = np.array(columns["score"], dtype=np.float64)
         loss = np.broadcast_to(np.array(columns["loss"], dtype=np.float64), count).copy()
+        attackers = uncounted_attackers(self.population, self.protocol)
+        score[attackers] = loss[attackers] = np.nan
         if self.protocol.trained_only:
             untrained = [i for i in range(count) if i not in self._trained]
             score[untrained] = loss[untrained] = np.nan
@@ -457,12 +473,13 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
         ``empty`` (rounds without clients, if there were any), ``k``, ``views`` (see :func:`summarise_view`)
-        and ``headline``; also the ``figure``, where it is no
-        accuracy.
+        and ``headline``; also the ``figure``, where it is no accuracy, and of runs with a transform for
+        privacy the guarantee, ``privacy``, and the ``epsilon`` spent, if there is one.
     """
     early = ended_early(history, protocol) if early is None else early
     end = history.rounds[-1]["round"] + 1 if early else rounds
     views = [summarise_view(history, protocol, end, point, view) for point, view in history.views()]
+    last = history.rounds[-1] if history.rounds else {}
     return {
         "protocol": str(protocol),
         "rounds": rounds,
@@ -476,6 +493,7 @@ def summarise(history: History, protocol: Protocol, rounds: int, early: bool | N
         "k": protocol.k,
         "length": protocol.length,
         **({} if (figure := history.population.figure) == ACCURACY else {"figure": asdict(figure)}),
+        **{name: last[name] for name in ("privacy", "epsilon") if name in last},
         "views": views,
         "headline": headline(views, protocol),
     }

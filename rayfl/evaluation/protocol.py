@@ -58,6 +58,8 @@ class Protocol(Value, place="protocol"):
     """How clients count after aggregation of which no update has been used yet: ``fallback`` (by the global
     model or, in methods without one, as new clients do) or ``own`` (by their initial personal model).
     """
+    clients: Literal["honest", "all"] = "honest"
+    """Who counts where some clients attack: the ``honest`` ones alone, or ``all``."""
     spread: Spread = "runs"
     """What a printed "±" is over: ``runs`` with different seeds, or the ``evaluations`` of a single run that
     the headline averages.

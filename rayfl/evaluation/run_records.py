@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.task import Figure
 from rayfl.errors import Damaged
-from rayfl.evaluation.metrics import counted_scores, curve, mean_loss, summarise
+from rayfl.evaluation.metrics import counted_scores, curve, mean_loss, summarise, without_attackers
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, Scores, read_history
@@ -175,7 +175,7 @@ class RunRecords(DisplayMixin):
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
-        return round_table(self.history)
+        return round_table(self.history, self.protocol)
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -211,8 +211,8 @@ def client_table(history: History) -> pd.DataFrame:
     return pd.concat(blocks, ignore_index=True).sort_values("round", kind="stable", ignore_index=True)
 
 
-def round_table(history: History) -> pd.DataFrame:
-    """Return one row per round: its totals and the mean figures over clients.
+def round_table(history: History, protocol: Protocol) -> pd.DataFrame:
+    """Return one row per round: its totals and the mean figures over clients, without uncounted attackers.
 
     Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
     point and split, one column ``<split>/<point>/<view>`` with the mean figure over clients, missing in
@@ -225,6 +225,7 @@ def round_table(history: History) -> pd.DataFrame:
     table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
     for (point, view, split), scores in history.scores.items():
         where, people = f"{split}/{point}/{view}", history.population
+        scores = without_attackers(scores, people, protocol)
         means = {where: curve(scores, people, split, "mean_clients")}
         for name, values in scores.measures.items():
             means[f"{name}/{where}"] = mean_loss(values, scores.samples, people, "mean_clients")

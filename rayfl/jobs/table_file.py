@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from rayfl import ROOT
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, error_context
 from rayfl.federation import Federation
-from rayfl.methods import METHODS, WRAPPERS
+from rayfl.methods import METHODS
 from rayfl.record.checks import Cell
 from rayfl.report.significance import REFERENCE
 from rayfl.running.settings import with_data_root
@@ -85,7 +85,7 @@ class Table:
         check_seeds(self.seeds)
         for names in ([self.table], self.columns, self.rows):
             _check_folders(names)
-        known = [*METHODS, *WRAPPERS, *self.missing]
+        known = [*METHODS, *self.missing]
         for name, row in self.rows.items():
             method = class_name(row.settings["method"])
             if "." not in method and method not in known:
@@ -145,8 +145,7 @@ class Table:
     def missing_method(self, settings: Mapping[str, Any]) -> str | None:
         """Return the settings' method if the file lists it as missing from rayfl; None otherwise."""
         method = settings.get("method")
-        known = {**METHODS, **WRAPPERS}  # also what came after the file
-        return method if method in self.missing and method not in known else None
+        return method if method in self.missing and method not in METHODS else None  # also those of later
 
     def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
         """Return the rows or columns of these names in the order of the file; all if None are named.

@@ -42,18 +42,10 @@ from rayfl.methods.perfedavg import PerFedAvg
 from rayfl.methods.pfedme import PFedMe
 from rayfl.methods.pfedvem import PFedVEM
 from rayfl.methods.scaffold import SCAFFOLD
-from rayfl.methods.signflip import SignFlip
-from rayfl.methods.topk import TopK
-from rayfl.methods.wrapper import Wrapper
 from rayfl.settings.base import classes_by_name
 
-WRAPPERS: dict[str, type[Wrapper]] = classes_by_name(globals(), Wrapper)
-"""The methods around other methods that come with rayfl, by name."""
+METHODS: dict[str, type[Method]] = classes_by_name(globals(), Method)
+"""The methods that come with rayfl, by name: those imported above."""
 
-METHODS: dict[str, type[Method]] = {
-    name: cls for name, cls in classes_by_name(globals(), Method).items() if not issubclass(cls, Wrapper)
-}
-"""The other methods that come with rayfl, by name: those imported above."""
-
-__all__ = ["METHODS", "WRAPPERS", "Cohort", "Facts", "Method", "PartlyPersonal", "Wrapper"]
-__all__ += [*METHODS, *WRAPPERS]
+__all__ = ["METHODS", "Cohort", "Facts", "Method", "PartlyPersonal"]
+__all__ += [*METHODS]

@@ -15,7 +15,7 @@ from rayfl.nets import Architecture
 from rayfl.settings import Settings
 from rayfl.settings.arguments import arguments_of, union_members
 from rayfl.training.client import Client
-from rayfl.training.context import Averaging, Context
+from rayfl.training.context import Averaging, Cohort, Context
 from rayfl.training.net import Net
 from rayfl.training.settings import Training
 from rayfl.training.state import State
@@ -23,32 +23,6 @@ from rayfl.training.sums import Mean, Reduction, payload_bytes
 
 Metrics = Mapping[str, float | list[float]]
 """Numbers of the server's state by name; a list has one for each client, say."""
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients whose uploads are aggregated in a round.
-
-    Attributes:
-        ids: their numbers, ascending.
-        samples: their training samples, n_i, in the same order.
-        round: the round, from 0.
-        population_samples: the training samples of all clients, n.
-        context: the facts of the run.
-    """
-
-    ids: tuple[int, ...]
-    samples: tuple[int, ...]
-    round: int
-    population_samples: int
-    context: Context
-
-    @property
-    def share(self) -> float:
-        """The cohort's part of the weight that all clients have in the run's means, above 0 and up to 1."""
-        if self.context.averaging == "uniform":
-            return len(self.ids) / self.context.population
-        return sum(self.samples) / self.population_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,13 +289,6 @@ def has_exchange(method: Method, round: int) -> bool:
 
 
 def further_nets(method: Method) -> dict[str, Architecture | str | None]:
-    """Return what describes a method's further nets, by option; None stands for the run's net.
-
-    Those of a method inside another one are among them.
-    """
+    """Return what describes a method's further nets, by option; None stands for the run's net."""
     kinds = arguments_of(type(method))
-    values = {name: getattr(method, name) for name in kinds}
-    found: dict[str, Architecture | str | None] = {}
-    for inside in (value for value in values.values() if isinstance(value, Method)):
-        found |= further_nets(inside)
-    return found | {name: values[name] for name in kinds if Architecture in union_members(kinds[name])}
+    return {name: getattr(method, name) for name in kinds if Architecture in union_members(kinds[name])}

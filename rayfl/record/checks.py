@@ -93,6 +93,7 @@ class _Partition(TypedDict):
     strata: NotRequired[str]
     task: NotRequired[_Task]
     trains_on_val: NotRequired[Literal[True]]
+    attackers: NotRequired[list[_Count]]
 
 
 class _Score(BaseModel, extra="allow", defer_build=True):
@@ -134,6 +135,7 @@ class _Record(TypedDict):
     evaluation: NotRequired[dict[EvaluationPoint, _Views]]
     untrained: NotRequired[_Untrained]
     figures: NotRequired[dict[str, _Number | list[_Number]]]
+    privacy: NotRequired[str]
 
 
 class _Class(TypedDict):

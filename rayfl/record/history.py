@@ -63,6 +63,7 @@ class Population(DisplayMixin):
     division: str | None = None
     figure: Figure = ACCURACY
     trains_on_val: bool = False
+    attackers: tuple[int, ...] = ()
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -79,8 +80,8 @@ class Population(DisplayMixin):
             samples["common"] = np.full(len(domains), common)
         contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
         figure = Figure(**task["figure"]) if (task := partition.get("task")) else ACCURACY
-        trains_on_val = "trains_on_val" in partition
-        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val)
+        trains_on_val, attackers = "trains_on_val" in partition, tuple(partition.get("attackers", ()))
+        return cls(samples, domains, contents, partition.get("sha256"), figure, trains_on_val, attackers)
 
     @classmethod
     def without_clients(cls) -> "Population":
@@ -271,7 +272,16 @@ def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
         "dropped": len(record["dropped"]),
         "loss": sum(n * x for n, x in pairs) / weight if weight else None,
         **{way: sum(sum(map(sum, part[way].values())) for part in parts) for way in ("up", "down")},
+        **_privacy_of(record),
     }
+
+
+def _privacy_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a round's record says of privacy: the guarantee and, if there is one, its epsilon."""
+    if "privacy" not in record:
+        return {}
+    spent = record.get("figures", {}).get("epsilon")
+    return {"privacy": record["privacy"]} | ({} if spent is None else {"epsilon": spent})
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

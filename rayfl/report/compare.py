@@ -379,7 +379,7 @@ def figures(group: RunGroup, measure: str | None = None) -> dict[str, list[float
 
 
 def run_figures(run: RunRecords, measure: str | None = None) -> dict[str, float | None]:
-    """Return the figures of a run as printed: ``COLUMNS``, ``FURTHER``, and its further metrics.
+    """Return the figures of a run as printed: ``COLUMNS``, ``FURTHER``, further metrics, the epsilon spent.
 
     With a ``measure`` there is this metric in ``COLUMNS``. Clients and evaluations without it do not count.
     """
@@ -392,6 +392,7 @@ def run_figures(run: RunRecords, measure: str | None = None) -> dict[str, float 
     found = {name: each.get(how) for name, each in places.items()}
     found |= {"worst_decile": chosen.get("worst_decile"), "client_std": chosen.get("std")}
     shown = {name: None if value is None else scale * value for name, value in found.items()}
+    shown |= {"epsilon": run.summary["epsilon"]} if "epsilon" in run.summary else {}
     return shown | {name: values[how] for name, values in chosen.get("measures", {}).items()}
 
 

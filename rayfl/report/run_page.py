@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.dataset import SPLITS
 from rayfl.data.task import Figure
-from rayfl.evaluation.metrics import none_if_nan
+from rayfl.evaluation.metrics import none_if_nan, without_attackers
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.evaluation.run_records import RunRecords
 from rayfl.record.folder import read_environment
@@ -198,16 +198,25 @@ def _curves(result: RunRecords) -> list[Chart]:
     charts = []
     for point in dict.fromkeys(point for point, _ in history.views()):
         views = [view for at, view in history.views() if at == point]
-        scores = _test_scores(history, {(point, view): view for view in views})
+        scores = [
+            (heading, split, without_attackers(each, history.population, result.protocol))
+            for heading, split, each in _test_scores(history, {(point, view): view for view in views})
+        ]
         metrics = dict.fromkeys(name for _, _, s in scores for name in s.measures)
         for quantity in ("figure", "loss", *metrics):
             kind = result.figure_kind if quantity == "figure" else Figure(one_line(quantity))
             lines = [Line(heading, *result.curve(quantity, s, split)) for heading, split, s in scores]
             title = f"Test {kind.title}, {as_text(point)}, {average}"
             charts.append(line_chart(title, lines, kind.axis, kind.text))
-    rounds = [line for line in history.rounds if line["loss"] is not None]
-    training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
-    charts.append(line_chart("Training loss, mean over the samples of the cohort", [training], "loss"))
+    totals = {
+        "loss": "Training loss, mean over the samples of the cohort",
+        "epsilon": "Epsilon, spent so far",
+    }
+    for name, title in totals.items():
+        rounds = [line for line in history.rounds if line.get(name) is not None]
+        heading = "training loss" if name == "loss" else name
+        line = Line(heading, [r["round"] + 1 for r in rounds], [r[name] for r in rounds])
+        charts.append(line_chart(title, [line], name))
     return [chart for chart in charts if chart is not None]
 
 

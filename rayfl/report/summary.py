@@ -119,11 +119,13 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         shown = headline and (entry["point"], entry["view"]) == (headline["point"], headline["view"])
         if entry["point"] == "after_training" and entry["view"] == "personal" and not shown and entry["last"]:
             lines += [f"After training, last round: {text}." for text in other_models(entry["last"])]
+    if "privacy" in summary:
+        lines.append(f"Privacy: {summary['privacy']}.")
     lines.append(f"Sent by clients {size(summary['up'])}, received {size(summary['down'])}.")
     counts = {
         "dropped": "Dropped updates: {}; metrics.jsonl names their clients.",
         "not_finite": "Values that were NaN or infinite: {}; metrics.jsonl names them.",
-        "empty": "Rounds without clients, in which nothing changed: {}.",
+        "empty": "Rounds without clients: {}.",
     }
     lines += [text.format(summary[name]) for name, text in counts.items() if summary.get(name)]
     if summary["completed"] < summary["rounds"]:

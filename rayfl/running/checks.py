@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from rayfl.data import FederatedData
 from rayfl.data.federated import LEAST_TEST
 from rayfl.engine.base import Plan
 from rayfl.engine.set_up import set_up, try_prepare, try_scores, try_steps
+from rayfl.engine.travel import first_server_state
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
@@ -34,9 +34,9 @@ from rayfl.training.sums import Reduction
 def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = plan.method
-    own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
-    for each in _and_wrapped(method) if own else ():
-        check_class(type(each))
+    own = type(method) not in METHODS.values()
+    if own:
+        check_class(type(method))
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
     _check_task(method, data)
@@ -64,10 +64,14 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         remedy = "it must be upload key -> Mean(), Sum() or Gather(), as in {'weights': Mean()}"
         problem = f"returns {short_repr(method.uploads(context))}"
         raise BadCode(f"{type(method).__name__}.uploads", problem, remedy)
+    declared = method.uploads(context)
+    if (pipeline := plan.pipeline(context.reductions(declared), data.seen)).parts:
+        down = method.download(first_server_state(method, context))
+        pipeline.check(context, declared, down, method.overrides("download_for"))
     if any(how.before for how in method.uploads(context).values()) != method.overrides("before_round"):
         place = f"{type(method).__name__}.before_round"
         raise BadCode(place, "belongs to uploads with before=True", "write both")
-    for thing in (plan.training.schedule, plan.training.optimiser, loss):
+    for thing in (plan.training.schedule, plan.training.optimiser, loss, *plan.transforms):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
     if own or plan.finetune.epochs:
@@ -130,14 +134,6 @@ def check_names(method: type) -> None:
             if near is not None and not name.startswith("_"):
                 problem = f"is nothing that rayfl calls; did you mean {near}?"
                 raise Unknown(f"{cls.__name__}.{name}", problem, "If not, begin it with an underscore")
-
-
-def _and_wrapped(method: Method) -> Iterator[Method]:
-    """Yield a method, and the methods inside a wrapper."""
-    inside: Any = method
-    while isinstance(inside, Method):
-        yield inside
-        inside = vars(inside).get("of")
 
 
 def _check_validation(method: Method, data: FederatedData) -> list[str]:

@@ -127,7 +127,7 @@ class FederationRun:
         # As given: it warns of an unused GPU unless the user has asked for the CPU.
         with given.start_in_background(name, quiet=settings.quiet, in_group=self.in_group) as started:
             data = settings.federated_data()
-            settings = replace(settings, clients=len(data))
+            settings = replace(settings, clients=len(data)).with_noise(data.seen)
             for warning in settings.check(data):
                 warn(warning)
             if not (self.resumes and flatten_config(read_config(path)).get("engine.execution") == "stacked"):
@@ -194,7 +194,9 @@ class FederationRun:
             if settings.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
                 folder.keep_evaluations(settings.evaluates)
         by_val = settings.method.facts.validation != "unused" and bool(data.counts("val").any())
-        folder.write_partition(data.describe() | ({"trains_on_val": True} if by_val else {}))
+        attack = settings.attack
+        attackers = {"attackers": sorted(attack.attackers(settings.seed, data.seen))} if attack else {}
+        folder.write_partition(data.describe() | ({"trains_on_val": True} if by_val else {}) | attackers)
         return folder
 
 
@@ -542,7 +544,11 @@ class Rounds(Run):
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
             self._evaluated = record
-        if metrics := self.session.server_metrics():
+        metrics = dict(self.session.server_metrics())
+        if given := self.settings.guarantee(data.seen, round + 1):
+            epsilon, record["privacy"] = given
+            metrics |= {} if epsilon is None else {"epsilon": epsilon}
+        if metrics:
             record["figures"] = {
                 name: list(map(or_none, found)) if isinstance(found, list) else or_none(found)
                 for name, found in metrics.items()

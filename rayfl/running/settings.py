@@ -8,8 +8,9 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from rayfl.callbacks.loggers import Name, check_loggers
 from rayfl.data import Data, EmbeddedDigits, FederatedData
@@ -32,9 +33,12 @@ from rayfl.settings.imports import ImportPath
 from rayfl.settings.reader import DottedSettings, build_object, find_settings_class, flatten_settings
 from rayfl.settings.yaml_file import parse_yaml
 from rayfl.system.log import Level
-from rayfl.system.own_code import code_digests
+from rayfl.system.own_code import code_digests, is_own
 from rayfl.system.text import counted, short_repr
 from rayfl.training import Training
+from rayfl.transforms import Aggregation, Attack, ClientDP, LocalDP, Transform
+from rayfl.transforms.accounting import Exposure, noise_for
+from rayfl.transforms.privacy import Private
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
@@ -78,6 +82,16 @@ class RunSettings(Settings, place=""):
     averaging: Literal["samples", "uniform"] | None = None
     """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides. It
     changes nothing where a method has no such mean: DCPFL, FD, FedDGGA, FedGH, FedHEAL, FedProto and Local.
+    """
+    transforms: Transform | list[Transform] | None = None
+    """What clients' changes of weights go through on their way to the server's step: one transform, or a list
+    that clients apply in order, and the server in reverse.
+    """
+    attack: Attack | None = None
+    """What some of the clients do to harm the others."""
+    aggregation: Aggregation | None = None
+    """What the server does with clients' changes of weights in the place of their mean, such as ``Median``:
+    they travel one by one then.
     """
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
     """Rounds between two evaluations."""
@@ -161,6 +175,7 @@ class RunSettings(Settings, place=""):
             seed = self.seed if self.data.seed is None else self.data.seed
             data = data.hold_out_drawn(_share_or_number(self.unseen_clients, len(data)), seed)
         data = self.data.encode(data) if data.unseen else data
+        data = self.attack.poison(data, self.seed) if self.attack else data
         return data.with_common_test() if self.common_test else data
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
@@ -233,7 +248,77 @@ class RunSettings(Settings, place=""):
             counts_by=self.method.fallback if self.protocol.untrained == "fallback" else "personal",
             finetune=self.finetune,
             averaging=self.averaging,
+            transforms=self.transform_list,
+            attack=self.attack,
+            aggregation=self.aggregation,
+            expected=partial(self.sampling.expected, self.participation),
         )
+
+    @property
+    def private(self) -> Private | None:
+        """The transform that gives privacy, if there is one: the last."""
+        last = self.transform_list[-1:]
+        return last[0] if last and isinstance(last[0], Private) else None
+
+    def with_noise(self, clients: int) -> Self:
+        """Return settings with the noise that an epsilon needs, and refuse too little of it.
+
+        Args:
+            clients: how many may train.
+        """
+        private = self.private
+        if not isinstance(private, ClientDP) or private.epsilon is None:
+            return self
+        if (exposures := self._exposures(clients, self.rounds)) is None:
+            raise Conflict(
+                "transforms.epsilon",
+                f"is {private.epsilon:g}, and nothing is proved of privacy with sampling={self.sampling}",
+                "choose Bernoulli, or give noise_multiplier alone, which guarantees nothing then",
+            )
+        if private.noise_multiplier is None:
+            noise = noise_for(exposures, private.epsilon, private.delta)
+            noisy = replace(private, noise_multiplier=noise)
+            before = self.transform_list[:-1]
+            return replace(self, transforms=[*before, noisy] if before else noisy)
+        if (spent := private.spent(exposures)) > private.epsilon * (1 + 1e-9):
+            noise = noise_for(exposures, private.epsilon, private.delta)
+            raise Conflict(
+                "transforms.epsilon",
+                f"is {private.epsilon:g}, and {self.rounds} rounds spend {spent:.5g}",
+                f"set noise_multiplier={noise:g}, or fewer rounds",
+            )
+        return self
+
+    def guarantee(self, clients: int, done: int) -> tuple[float | None, str] | None:
+        """Return the epsilon after so many rounds, None if there is none, and what is guaranteed in words.
+
+        Returns:
+            None if no transform is there for privacy.
+        """
+        if (private := self.private) is None:
+            return None
+        exposures = self._exposures(clients, done)
+        if isinstance(private, LocalDP):  # which counts rounds, however clients come to take part
+            exposures = exposures or (Exposure("certain", done),)
+        if exposures is None:
+            return None, f"no guarantee: nothing is proved of sampling={self.sampling}"
+        if self.attack and self.attack.at == "cohort" and isinstance(private, ClientDP):
+            return None, "no guarantee: attackers send what they make of others' changes, without noise"
+        if math.isinf(epsilon := private.spent(exposures)):
+            return None, "no guarantee: there is no noise"
+        return epsilon, private.guarantee(epsilon, exposures)
+
+    def _exposures(self, clients: int, done: int) -> tuple[Exposure, ...] | None:
+        """Return ``Sampling.exposures``; None of the user's own class, which may choose otherwise."""
+        if is_own(type(self.sampling)):
+            return None
+        return self.sampling.exposures(self.participation, clients, self.rounds, done)
+
+    @property
+    def transform_list(self) -> list[Transform]:
+        """The transforms as a list, also where there is one or none."""
+        found = self.transforms
+        return found if isinstance(found, list) else [] if found is None else [found]
 
     def check(self, data: FederatedData) -> list[str]:
         """Refuse what cannot work, before any process is started; return the warnings for the user.
@@ -258,7 +343,10 @@ class RunSettings(Settings, place=""):
         if self.checkpoint_keep == "best" and not judged:
             needs = "is best, which needs validation data, and checkpoint_every and eval_every above 0"
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
-        warnings = checks.check_run(replace(self, clients=len(data)).plan(), self.protocol, data)
+        settled = replace(self, clients=len(data)).with_noise(data.seen)
+        warnings = checks.check_run(settled.plan(), self.protocol, data)
+        if (promise := settled.guarantee(data.seen, self.rounds)) and promise[0] is None:
+            warnings.append(f"transforms: {type(self.private).__name__}, and {promise[1]}")
         if patience := self.protocol.patience:
             given = f"protocol.patience is {patience}"
             if self.sampling.uses_rounds:

@@ -1,7 +1,7 @@
-"""Tests of methods: checks that every method must pass, and a driver for numbers worked out by hand."""
+"""Tests of methods and transforms: checks that each must pass, and a driver for numbers by hand."""
 
 from rayfl.testing.by_hand import Run, assert_same, federate, points, ragged, start
-from rayfl.testing.checks import CHECKS, Intent, check_method, method_checks
+from rayfl.testing.checks import CHECKS, Intent, check_method, check_transform, method_checks
 
 __all__ = [
     "CHECKS",
@@ -9,6 +9,7 @@ __all__ = [
     "Run",
     "assert_same",
     "check_method",
+    "check_transform",
     "federate",
     "method_checks",
     "points",

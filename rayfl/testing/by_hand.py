@@ -1,6 +1,6 @@
 """A federation for tests: worker and server driven round by round, on tiny data and nets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from rayfl.nets import Architecture, Shape, SplitNet
 from rayfl.training import State, Training
 from rayfl.training.context import Averaging
 from rayfl.training.state import take_apart
+from rayfl.transforms import Aggregation, Attack, Transform
 
 # ---- data
 
@@ -154,7 +155,8 @@ class Run:
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
-        state = {"server": self.server.state, "clients": dict(self.worker.states)}
+        kept = {"transforms": self.server.memory} if self.server.memory else {}
+        state = {"server": {**self.server.state, **kept}, "clients": dict(self.worker.states)}
         _, tensors = take_apart(state)
         return {name: t.double() for name, t in tensors.items()}
 
@@ -167,12 +169,18 @@ def start(
     averaging: Averaging | None = None,
     rounds: int = 1,
     seed: int = 3,
+    transforms: Sequence[Transform] = (),
+    expected: Callable[[int], float] = float,
+    attack: Attack | None = None,
+    aggregation: Aggregation | None = None,
     **training: Any,
 ) -> Run:
     """Build a federation in float64, by default with batches of 8 and lr 0.1."""
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
     engine = Inline(execution=execution, device="cpu", memory_format="contiguous")
-    plan = Plan(method, net, settings, seed, engine, rounds, averaging=averaging)
+    further: dict[str, Any] = {"averaging": averaging, "transforms": transforms, "expected": expected}
+    further |= {"attack": attack, "aggregation": aggregation}
+    plan = Plan(method, net, settings, seed, engine, rounds, **further)
     return Run(Worker(plan, data), Server(plan, data))
 
 

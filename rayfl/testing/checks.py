@@ -23,7 +23,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.evaluation.score import answer_at_once
-from rayfl.methods import FedAvg, Method
+from rayfl.methods import SCAFFOLD, FedAvg, Method
 from rayfl.methods.base import has_exchange
 from rayfl.nets import Architecture
 from rayfl.running.checks import check_class
@@ -31,6 +31,7 @@ from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, tiny_wi
 from rayfl.training import Params, State, Training
 from rayfl.training.state import take_apart
 from rayfl.training.sums import Mean, payload_bytes
+from rayfl.transforms import Transform
 
 TestedNets = Architecture | str | list[Architecture | str]
 TINY = f"{tiny.__module__}.{tiny.__name__}"
@@ -75,6 +76,7 @@ class _Subject:
 
     method: Method
     intent: Intent
+    transforms: Sequence[Transform] = ()
 
     @cached_property
     def data(self) -> FederatedData:
@@ -88,7 +90,7 @@ class _Subject:
 
     def start(self, method: Method | None = None, data: FederatedData | None = None, **options: Any) -> Run:
         """Make a federation without running it."""
-        settings = {"rounds": 3, "momentum": 0.5} | options
+        settings: dict[str, Any] = {"rounds": 3, "momentum": 0.5, "transforms": self.transforms} | options
         return start(method or self.method, data or self.data, self.intent.net, **settings)
 
     def run(
@@ -527,7 +529,8 @@ def _carry_out(check: Callable[[_Subject], None], subject: _Subject) -> None:
         check(subject)
     except Exception as error:
         kind = "" if isinstance(error, AssertionError | UserError) else f"{type(error).__name__}: "
-        what = f"{type(subject.method).__name__} fails the check {check.__name__}"
+        failing = subject.transforms[0] if subject.transforms else subject.method
+        what = f"{type(failing).__name__} fails the check {check.__name__}"
         raise AssertionError(f"{what}: {kind}{error}") from error
 
 
@@ -586,3 +589,57 @@ def method_checks(*methods: type[Method] | Method, **intent: Any) -> Any:
             for name, why in _checks_to_make(subject, ()).items()
         ]
     return pytest.mark.parametrize("check", cases)
+
+
+# ---- transforms
+
+
+def client_half_is_a_function(subject: _Subject) -> None:
+    """The client half gives the same again, leaves what it is handed, and draws from clients alone."""
+    run, transform = subject.start(), subject.transforms[0]
+    down = run.server.download(range(4))
+    change = {"weights": 0.1 * down.everyone["weights"], "control": down.everyone["weights"]}
+    received = transform.init_server(run.server.context)
+    for i in range(2):
+        memory: State = {}
+        for round in range(2):
+            handed = {"change": change, "memory": memory, "received": received}
+            before = {name: t.clone() for name, t in take_apart(handed)[1].items()}
+            drawn = torch.get_rng_state()
+            found = [
+                transform.at_client(change, memory, run.worker.client(i, round), received) for _ in range(2)
+            ]
+            _require(torch.equal(drawn, torch.get_rng_state()), "at_client draws from a global generator")
+            _match(take_apart(handed)[1], before, "at_client changes what it is handed")
+            (first, further), (again, more) = (
+                ({"change": dict(sent), "memory": kept}, dict(sums)) for sent, kept, sums in found
+            )
+            _match(take_apart(first)[1], take_apart(again)[1], "at_client gives something else when repeated")
+            _require(further == more, "at_client gives other sums when it is repeated")
+            memory = found[0][1]
+
+
+def upload_bytes_are_numbers(subject: _Subject) -> None:
+    """``upload_bytes`` has a whole number, 0 or more, for each key that is sent."""
+    run, transform = subject.start(), subject.transforms[0]
+    change = {"weights": run.worker.initial}
+    found = transform.upload_bytes(change, {"weights": change["weights"].nbytes})
+    fine = found.keys() == change.keys() and all(isinstance(n, int) and n >= 0 for n in found.values())
+    _require(fine, f"upload_bytes returns {found}: it must have a whole number for each upload key")
+
+
+def check_transform(transform: type[Transform] | Transform, method: Method | None = None) -> None:
+    """Check what every transform must do, in a few seconds; compare :func:`check_method`.
+
+    Args:
+        transform: a class, which is built with its defaults, or an object.
+        method: with which it runs; SCAFFOLD by default, which uploads two changes and keeps a state.
+
+    Raises:
+        AssertionError: a sentence with the transform, the check and the problem.
+    """
+    made = transform() if isinstance(transform, type) else transform
+    subject = _Subject(method or SCAFFOLD(), Intent(), (made,))
+    alone = (client_half_is_a_function, upload_bytes_are_numbers)
+    for check in (*alone, runs, stacked_equals_loop, processes_do_not_matter, resumes, values_handed_in_stay):
+        _carry_out(check, subject)

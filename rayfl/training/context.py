@@ -89,3 +89,33 @@ class Context:
             for key, how in uploads.items()
             if how.before == before
         }
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose uploads are aggregated in a round.
+
+    Attributes:
+        ids: their numbers, ascending.
+        samples: their training samples, n_i, in the same order.
+        round: the round, from 0.
+        population_samples: the training samples of all clients, n.
+        context: the facts of the run.
+        expected: how many clients a round has on average, where a transform goes by that; else None.
+    """
+
+    ids: tuple[int, ...]
+    samples: tuple[int, ...]
+    round: int
+    population_samples: int
+    context: Context
+    expected: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The cohort's part of the weight that all clients have in the run's means, above 0 and up to 1."""
+        if self.expected is not None:
+            return self.expected / self.context.population
+        if self.context.averaging == "uniform":
+            return len(self.ids) / self.context.population
+        return sum(self.samples) / self.population_samples

@@ -215,14 +215,18 @@ class Accumulator:
     Args:
         reductions: upload key -> how it is combined.
         group_of: client -> its group; clients that are not in it are a group each.
+        left_out: upload keys of means that a client need not send.
     """
 
     def __init__(
-        self, reductions: Mapping[str, Reduction], group_of: Mapping[int, tuple[int, ...]] | None = None
+        self,
+        reductions: Mapping[str, Reduction],
+        group_of: Mapping[int, tuple[int, ...]] | None = None,
+        left_out: Iterable[str] = (),
     ) -> None:
         self._reductions = dict(reductions)
         means = {key: each.key for key, each in reductions.items() if isinstance(each, Mean)}
-        self._needed = {*means, *filter(None, means.values())}
+        self._needed = {*means, *filter(None, means.values())} - {*left_out}
         self._group_of = group_of or {}
         self._parts: dict[str, Accumulated] = {}
         self._open: tuple[int, ...] = ()  # the group that is being accumulated

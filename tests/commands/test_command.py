@@ -69,7 +69,7 @@ DITTO = "usage: --method Ditto [--method.OPTION VALUE ...]\n"
         ("run --method.help Ditto", DITTO),
         ("run --method.help Ditto", "a number, at least 0; default: 1.0"),
         ("data show --data.partition.help Dirichlet", "\n  --data.partition.alpha ALPHA"),
-        ("run --method TopK --method.of.help FedProx", "\n  --method.of.mu MU"),
+        ("run --transforms.help TopK", "\n  --transforms.share SHARE"),
         ("run --data.help CIFAR10", "\n  --data.partition.help NAME"),
         ("run --data.help Table", "\n  --data.y Y            Column of what is learned"),
         ("run --data.help Table", "--data.seed SEED Seed of the partition"),

@@ -18,7 +18,7 @@ from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partitio
 from rayfl.engine import Engine
 from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.federation import resumed
-from rayfl.methods import FDSE, FML, METHODS, Ditto, FedAvg, FedCO2, FedProx, Method, TopK
+from rayfl.methods import FDSE, FML, METHODS, Ditto, FedAvg, FedCO2, FedProx, Method
 from rayfl.nets import LeNet
 from rayfl.record.checks import Cell
 from rayfl.sampling import Bernoulli
@@ -27,17 +27,23 @@ from rayfl.settings.description import PAPER_NAMES, config_of, dump_config, publ
 from rayfl.settings.reader import kind_at
 from rayfl.system.text import OTHER_NAMES
 from rayfl.training import Adam, Cosine, Exponential, Focal
+from rayfl.transforms import Aggregation, Attack, ClientDP, Quantise, TopK, Transform
+from rayfl.transforms.aggregation import MultiKrum
+from rayfl.transforms.attacks import IPM
 from tests.support.federations import federation_from, small
 from tests.support.refusals import refused
 
 CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
 CLASSES = [c for c in CLASSES if issubclass(c, Data | Partition) and c is not rayfl.data.Arrays]
-CONFIGURABLE = [*METHODS.values(), *CLASSES, Inline, Ray, Training, Federation]
+CONFIGURABLE = [*METHODS.values(), TopK, Quantise, *CLASSES, Inline, Ray, Training, Federation]
 
 RECORDED = [
     FDSE(beta=2.5e-7, consensus=False, attention="mean", reg="code"),
     FML(meme=LeNet()),
-    TopK(share=0.125, of=FedProx(mu=3)),
+    TopK(share=0.125, error_feedback=False),
+    ClientDP(clip="adaptive", epsilon=3.0, delta=1e-6),
+    IPM(clients=[3, 1], scale=0.5),
+    MultiKrum(chosen=1, pre="NNM"),
     Training(optimiser=Adam(beta1=0.5), schedule=Exponential(decay=0.9), loss=Focal(gamma=0.5), work=(2,)),
     Training(steps=3, work_range=(0.5, 2), loss="torch.nn.functional.cross_entropy"),
     Inline(threads=2, stack=8),
@@ -60,6 +66,9 @@ PLACES = {
     Training: "training",
     Engine: "engine",
     Method: "method",
+    Transform: "transforms",
+    Attack: "attack",
+    Aggregation: "aggregation",
 }
 
 
@@ -376,7 +385,7 @@ def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
 
 
 def test_a_method_is_named_by_its_class_or_as_in_its_paper(tmp_path: Path):
-    """On the command line, in files, and inside of another method; config.yaml has its path."""
+    """On the command line and in files; config.yaml has its path."""
     file = tmp_path / "a.yaml"
     for name, paper in PAPER_NAMES.items():
         file.write_text(f"method: {paper}\n")
@@ -384,10 +393,6 @@ def test_a_method_is_named_by_its_class_or_as_in_its_paper(tmp_path: Path):
             method = federation_from(arguments).method
             assert type(method) is METHODS[name]
             assert public_path(type(method)) == f"rayfl.methods.{name}"
-    file.write_text("method: {class_path: TopK, init_args: {of: LG-FedAvg}}\n")
-    for arguments in (["--method", "TopK", "--method.of", "LG-FedAvg"], ["--config", str(file)]):
-        method = config_of(federation_from(arguments))["method"]
-        assert method["init_args"]["of"]["class_path"] == "rayfl.methods.LGFedAvg"
 
 
 def test_dotted_names_inside_of_nests(tmp_path: Path):
@@ -395,14 +400,14 @@ def test_dotted_names_inside_of_nests(tmp_path: Path):
     file, training = tmp_path / "a.yaml", tmp_path / "training.yaml"
     file.write_text(
         "training: {schedule: Cosine, schedule.warmup: 3}\n"
-        "method: {class_path: TopK, init_args: {of: FedProx, of.mu: 0.7}}\n"
+        "transforms: {class_path: TopK, init_args: {share: 0.7}}\n"
         "data: {class_path: DigitsFive, init_args: {partition: {class_path: DomainDirichlet, "
         "init_args: {thin: {a.b: 2}}}}}\n"
     )
     training.write_text("schedule: Cosine\nschedule.warmup: 3\n")
     found = federation_from(["--config", str(file)])
     assert found.training == Training(schedule=Cosine(warmup=3))
-    assert str(found.method.of) == str(FedProx(mu=0.7))
+    assert str(found.transforms) == str(TopK(share=0.7))
     assert found.data.partition.thin == {"a.b": 2}
     assert federation_from(["--training", str(training)]).training == found.training
     inline = "{schedule: Cosine, schedule.warmup: 3}"

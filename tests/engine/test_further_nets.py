@@ -8,7 +8,7 @@ import torch
 
 from rayfl import Training, UserError, load_models
 from rayfl.errors import BadValue, Conflict, Missing
-from rayfl.methods import FML, FedAvg, TopK
+from rayfl.methods import FML, FedAvg
 from rayfl.nets import CNNB
 from rayfl.testing.checks import TINY, TINY_WIDE
 from tests.support.by_hand import assert_same, federate, points, ragged, start
@@ -41,8 +41,6 @@ def test_none_is_the_net_of_the_run() -> None:
     own = run.server.context.initial_of("meme")
     assert own.keys() == run.worker.initial.keys()
     assert not torch.equal(own["head.weight"], run.worker.initial["head.weight"])
-    again = start(TopK(of=FML()), ragged(), TINY).server.context.initial_of("meme")
-    assert_same(dict(again), dict(own))
     assert start(FedAvg(), ragged(), TINY).worker.context.nets == {}
 
 
@@ -82,7 +80,6 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     ("changes", "kind", "place"),
     [
         ({"method": FML(meme="no.such.net")}, Missing, "method.meme"),
-        ({"method": TopK(of=FML(meme="no.such.net"))}, Missing, "method.meme"),
         ({"method": FML(meme=CNNB()), "training": Training(batch_size=1)}, Conflict, "training.batch_size"),
     ],
 )

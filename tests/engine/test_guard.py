@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from rayfl import Federation, Inline
 from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
-from rayfl.methods import SCAFFOLD, Facts, FedAvg, TopK
+from rayfl.methods import SCAFFOLD, Facts, FedAvg
 from rayfl.running.checks import check_class
 from rayfl.testing.checks import TINY
 from rayfl.training import Params
@@ -227,9 +227,8 @@ def test_a_misspelt_hook_is_refused() -> None:
 
 
 def test_hooks_are_looked_at_before_the_start(tmp_path: Path) -> None:
-    """Also in a method that a wrapper stands around."""
     with refused(Unknown, "Misspelt.agregate"):
-        small(tmp_path / "run", method=TopK(of=Misspelt())).run()
+        small(tmp_path / "run", method=Misspelt()).run()
     with refused(BadCode, "NoProperty.facts"):
         Federation(method=NoProperty(), output=str(tmp_path / "run"), engine=Inline(), quiet=True).run()
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from rayfl import Inline, Result, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged
 from rayfl.evaluation.measures import measures
-from rayfl.methods import APFL, Ditto, FedAvg, FedBABU, FedPer, FedRep, Method, PerFedAvg, TopK
+from rayfl.methods import APFL, Ditto, FedAvg, FedBABU, FedPer, FedRep, Method, PerFedAvg
 from rayfl.sampling import Trace
 from rayfl.testing.checks import TINY
 from rayfl.training import Client, State, Training
@@ -37,7 +37,7 @@ class OtherShare(FedPer):
 
 @pytest.mark.parametrize(
     "method",
-    [FedPer(), FedPer(personal="fc_stack"), TopK(of=FedRep()), Ditto(), OtherShare()],
+    [FedPer(), FedPer(personal="fc_stack"), FedRep(), Ditto(), OtherShare()],
     ids=lambda m: str(m)[:40],
 )
 def test_clients_are_scored_as_each_is_alone(tmp_path: Path, method: Method) -> None:
@@ -180,7 +180,7 @@ WAITING = {"clients": [4, 5, 6, 7], "unlisted": [6, 7]}
 @pytest.mark.parametrize(
     ("method", "view", "how"),
     [
-        (TopK(of=APFL(), share=0.5), "global", "scored by the global view"),
+        (APFL(), "global", "scored by the global view"),
         (FedPer(), None, "scored as new clients do"),
     ],
 )

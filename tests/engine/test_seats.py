@@ -17,7 +17,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.session import BadUpdate
 from rayfl.engine.travel import Download
 from rayfl.errors import BadCode
-from rayfl.methods import FML, Facts, FedAvg, Method, TopK
+from rayfl.methods import FML, Facts, FedAvg, Method
 from rayfl.methods.fedamp import FedAMP
 from rayfl.methods.fedbabu import FedBABU
 from rayfl.methods.feddbe import FedDBE
@@ -52,7 +52,6 @@ class Stopping(Callback):
         pytest.param(FedDBE(), Ray(actors=2), marks=pytest.mark.slow),
         (FedBABU(tune_epochs=1), pretend(count=2)),
         (FedFomo(), pretend(count=2)),
-        (TopK(of=FedDBE()), pretend(count=2)),
     ],
     ids=str,
 )

@@ -33,7 +33,6 @@ from rayfl.methods import (
     FedSR,
     PartialFed,
     PFedMe,
-    TopK,
 )
 from rayfl.methods.fedkd import truncate_svd
 from rayfl.methods.fedsr import kl_to_classes
@@ -234,7 +233,6 @@ def test_partialfed_takes_the_largest_draw(monkeypatch):
         (PartialFed(), 3, False),
         (PartialFed(mode="all"), 0, False),
         (FedDGGA(), 0, True),
-        (TopK(of=FedDGGA()), 0, True),
     ],
 )
 def test_clients_without_validation_data_are_warned_of(method, val, warns):
@@ -251,7 +249,7 @@ def test_clients_without_validation_data_are_warned_of(method, val, warns):
         (PFedMe(), 0.05, False),
         (FedProx(mu=11), 0.1, True),
         (FedProx(mu=11, norm="l2"), 0.1, False),
-        (TopK(of=Ditto(mu=3)), 0.5, True),
+        (Ditto(mu=3), 0.5, True),
         (Ditto(), 0.5, False),
         (FedDyn(alpha=3), 0.5, True),
         (FedAMP(alpha=0.2), 0.1, True),  # times 11 other clients

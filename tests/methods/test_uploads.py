@@ -1,4 +1,4 @@
-"""What uploads say of the download: models right after training, and what wrappers change, follow from it."""
+"""What uploads say of the download: by it go models right after training, and what transforms change."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl.methods import SCAFFOLD, Cohort, FedAvg, FedCP, Method, SignFlip, TopK, Wrapper
+from rayfl.methods import SCAFFOLD, Cohort, FedAvg, FedCP, Method
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
+from rayfl.transforms import Change, TopK, Transform
 from tests.support.by_hand import assert_same, federate, ragged, start
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -42,12 +43,12 @@ class Stepping(FedAvg):
 
 
 @pytest.mark.parametrize("method", [Renamed(), Stepping()], ids=str)
-@pytest.mark.parametrize("around", [None, TopK, SignFlip])
-def test_uploads_of_other_names_and_of_changes_are_federated_averaging(method: Method, around: Any) -> None:
-    """Also in a wrapper, and in the scores right after training."""
-    runs = [
-        start(around(of=each, share=0.5) if around else each, ragged(), TINY) for each in (method, FedAvg())
-    ]
+@pytest.mark.parametrize("transforms", [[], [TopK(share=0.5)]], ids=str)
+def test_uploads_of_other_names_and_of_changes_are_federated_averaging(
+    method: Method, transforms: list[Transform]
+) -> None:
+    """Also through transforms, and in the scores right after training."""
+    runs = [start(each, ragged(), TINY, transforms=transforms) for each in (method, FedAvg())]
     for run in runs:
         run.round([0, 2, 3], score_splits=["test"])
     one, other = runs
@@ -79,13 +80,13 @@ def test_what_is_put_in_place_right_after_training() -> None:
     assert found == {**numbers, "a": 10, "e": 14, "g": 10}
 
 
-class Zeros(Wrapper):
+class Zeros(Transform):
     """Undoes every change."""
 
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        up, state = await super().local_update(client, state, down)
-        none = {key: change.zeros() for key, change in self.change_of(client, down, up).items()}
-        return self.with_change(client, down, up, none), state
+    def at_client(
+        self, change: Change, memory: State, client: Client, received: State
+    ) -> tuple[Change, State, Mapping[str, float]]:
+        return {key: each.zeros() for key, each in change.items()}, memory, {}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +98,8 @@ class Zeros(Wrapper):
     ],
     ids=lambda value: str(value),
 )
-def test_what_wrappers_take_for_changes(method: Method, stays: list[str], moves: list[str]) -> None:
-    run = federate(Zeros(of=method), ragged(), "rayfl.testing.by_hand.tiny", cohorts=1)
+def test_what_transforms_take_for_changes(method: Method, stays: list[str], moves: list[str]) -> None:
+    run = federate(method, ragged(), TINY, cohorts=1, transforms=[Zeros()])
     first, last = run.server.context, run.server.state
     before = method.init_server(first)
     for key in stays:

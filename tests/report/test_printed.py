@@ -10,7 +10,7 @@ import pytest
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.federation import federation_of
 from rayfl.jobs.table_file import Table, merge_layers
-from rayfl.methods import METHODS, WRAPPERS
+from rayfl.methods import METHODS
 from rayfl.nets import FDSEAlexNet
 from rayfl.report.paper_tables import compare
 from rayfl.report.printed import CellFigure, known_tables, printed_table
@@ -37,7 +37,7 @@ BEYOND_THE_PAPERS = {"APFL", "FedALA", "FedAMP", "FedFomo", "FedOpt", "FedRep", 
 
 def test_all_methods_are_in_the_tables():
     methods = {table.rows[row].settings["method"] for table in TABLES.values() for row in available(table)}
-    assert methods | BEYOND_THE_PAPERS == METHODS.keys() | WRAPPERS.keys()
+    assert methods | BEYOND_THE_PAPERS == METHODS.keys()
     waiting = [name for name, table in TABLES.items() if table.missing and not name.startswith("published")]
     assert not waiting, "a row waits for its method"
 

@@ -8,8 +8,9 @@ import pytest
 import rayfl
 from rayfl import Federation, Inline, Training, nets
 from rayfl.data import Arrays, Dirichlet, EmbeddedDigits, Synthetic
-from rayfl.methods import FedProx, Local, TopK
+from rayfl.methods import FedProx, Local
 from rayfl.running.result import Result
+from rayfl.transforms import TopK
 from tests.support.records import write_run
 
 EVIL = '<script>alert("&")</script>\x1b[31m'
@@ -23,7 +24,7 @@ class Own(Local):
 
 LINES: list[tuple[object, str]] = [
     (FedProx(), "FedProx()"),
-    (TopK(of=FedProx(mu=0.5)), "TopK(of=FedProx(mu=0.5))"),
+    (Federation(transforms=[TopK(share=0.5)]).transforms, "[TopK(share=0.5)]"),
     (Inline(threads=2), "Inline(threads=2)"),
     (Training(lr=0.2), "Training(lr=0.2)"),
     (

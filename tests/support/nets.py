@@ -18,19 +18,20 @@ SHAPE = (2, 6, 6)
 CLASSES = 3
 
 
-def smooth_split(batch_norm: bool = False, shape: tuple[int, int, int] = SHAPE) -> SplitNet:
+def smooth_split(
+    batch_norm: bool = False, shape: tuple[int, int, int] = SHAPE, classes: int = CLASSES
+) -> SplitNet:
     """A net of a hundred-odd numbers without kinks."""
     norms: list[list[nn.Module]] = [[nn.BatchNorm2d(3)], [nn.BatchNorm1d(5)]] if batch_norm else [[], []]
     conv = nn.Sequential(nn.Conv2d(shape[0], 3, 3), *norms[0], nn.Softplus(), nn.AvgPool2d(2), nn.Flatten())
     features = 3 * ((shape[1] - 2) // 2) * ((shape[2] - 2) // 2)
     fc = nn.Sequential(nn.Linear(features, 5), *norms[1], nn.Tanh())
-    return SplitNet(conv, fc, nn.Linear(5, CLASSES))
+    return SplitNet(conv, fc, nn.Linear(5, classes))
 
 
 def smooth(shape: tuple[int, int, int], classes: int) -> SplitNet:
     """``smooth_split`` as an option ``net`` may name it."""
-    assert classes == CLASSES
-    return smooth_split(shape=shape)
+    return smooth_split(shape=shape, classes=classes)
 
 
 def smooth_net(batch_norm: bool = False) -> Net:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods import SCAFFOLD, Cohort, Ditto, Facts, FedAvg, FedBN, FedPer, FedProx, Method, TopK
+from rayfl.methods import SCAFFOLD, Cohort, Ditto, Facts, FedAvg, FedBN, FedPer, FedProx, Method
 from rayfl.settings import at_least, at_most
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
@@ -259,7 +259,6 @@ class CountsNothing(FedAvg):
 RIGHT: list[tuple[Method, str, dict[str, Any]]] = [
     (ByValidation(), "runs", {}),
     (ByValidation(), "plain_sgd_with_one_client", {"plain": {}}),
-    (TopK(of=FedAvg(), share=0.5), "different_nets_work_or_are_refused", {}),
     (Numbered(), "every_part_of_the_state_changes", {}),
     (Numbered(), "declared_uploads_are_sent", {}),
     (StaysTheSame(), "state_is_used", {"stateless": False}),
