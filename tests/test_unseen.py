@@ -249,7 +249,7 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser() -> None:
 def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean"]) -> None:
     """Also where every client receives the mean of the erasers."""
     run = start_fdse(attention=attention)
-    down, _ = run.server.download([1])
+    down = run.server.download([1]).everyone
     x, _ = run.worker.examples.batch(torch.tensor(run.worker.data.clients[1].test[:4]))
     client = run.worker.client(1, 0)
     before, after = as_newcomer(run)

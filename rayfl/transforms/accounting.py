@@ -61,13 +61,13 @@ def epsilon_of(exposures: Sequence[Exposure], noise: float, delta: float) -> flo
     if _replaces(exposures):
         (only,) = exposures
         orders, divergences = _divergences(noise / 2, only.size, only.clients)
-        accountant = _package("dp_accounting.rdp.rdp_privacy_accountant")
+        accountant = _accounting().rdp.rdp_privacy_accountant
         return float(accountant.compute_epsilon(orders, divergences * only.rounds, delta)[0])
     certain = sum(each.rounds for each in exposures if each.kind == "certain")
     drawn = [each for each in exposures if each.kind == "poisson" and each.share < 1]
     certain += sum(each.rounds for each in exposures if each.kind == "poisson" and each.share == 1)
     if not drawn:  # so many Gaussians are one, exactly
-        return float(_package("dp_accounting").get_epsilon_gaussian(noise / math.sqrt(certain), delta))
+        return float(_accounting().get_epsilon_gaussian(noise / math.sqrt(certain), delta))
     losses = [_losses(noise, each.share).self_compose(each.rounds) for each in drawn]
     losses += [_losses(noise / math.sqrt(certain), 1.0)] if certain else []
     whole = losses[0]
@@ -94,25 +94,26 @@ def _replaces(exposures: Sequence[Exposure]) -> bool:
 @cache
 def _losses(noise: float, share: float) -> Any:
     """Return the distribution of the privacy loss of one round."""
-    made = _package("dp_accounting.pld.privacy_loss_distribution")
+    made = _accounting().pld.privacy_loss_distribution
     return made.from_gaussian_mechanism(noise, sampling_prob=share, value_discretization_interval=GRID)
 
 
 @cache
 def _divergences(noise: float, size: int, clients: int) -> tuple[Any, Any]:
     """Return orders and Renyi divergences of one round, of which many rounds have as many times more."""
-    dp, rdp = _package("dp_accounting"), _package("dp_accounting.rdp")
-    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    dp = _accounting()
+    accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
     accountant.compose(dp.SampledWithoutReplacementDpEvent(clients, size, dp.GaussianDpEvent(noise)))
     return accountant._orders, accountant._rdp  # composing anew in every round would take a second each
 
 
-def _package(name: str) -> Any:
-    """Import a module of dp-accounting, which is slow, and needed by few."""
-    from importlib import import_module
-
+def _accounting() -> Any:
+    """Import dp-accounting, which is slow, and needed by few."""
     try:
-        return import_module(name)
+        import dp_accounting
+        from dp_accounting.pld import privacy_loss_distribution  # noqa: F401, makes it a member
+        from dp_accounting.rdp import rdp_privacy_accountant  # noqa: F401
     except ImportError:
         advice = 'install it: pip install "rayfl[privacy]"'
         raise Missing("dp-accounting", "works out epsilon, and is not installed", advice) from None
+    return dp_accounting

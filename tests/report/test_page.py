@@ -117,6 +117,11 @@ def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "Last round" not in going_on
 
 
+def test_a_run_without_evaluations_has_its_page(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=1, eval_every=0).run()
+    assert "training loss" in (tmp_path / "run" / PAGE).read_text()
+
+
 def test_a_run_whose_processes_have_died_has_its_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "engine.jsonl").open("a") as file:
