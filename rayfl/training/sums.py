@@ -14,7 +14,7 @@ and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an er
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,8 +225,7 @@ class Accumulator:
         left_out: Iterable[str] = (),
     ) -> None:
         self._reductions = dict(reductions)
-        means = {key: each.key for key, each in reductions.items() if isinstance(each, Mean)}
-        self._needed = {*means, *filter(None, means.values())} - {*left_out}
+        self._needed = needed_for_means(reductions) - {*left_out}
         self._group_of = group_of or {}
         self._parts: dict[str, Accumulated] = {}
         self._open: tuple[int, ...] = ()  # the group that is being accumulated
@@ -247,10 +246,8 @@ class Accumulator:
         if odd := upload.keys() - self._reductions.keys():
             known = ", ".join(map(repr, self._reductions)) or "nothing"
             raise TypeError(f"uploads {min(odd)!r}, but `uploads` of the method declares {known}")
-        if lacking := self._needed - upload.keys():
-            raise TypeError(
-                f"does not upload {min(lacking)!r}, which `uploads` of the method needs for a mean"
-            )
+        if lack := lack_of_means(self._needed, upload):
+            raise TypeError(lack)
         prepared: Prepared = {}
         for key, payload in upload.items():
             reduction = self._reductions[key]
@@ -259,7 +256,7 @@ class Accumulator:
                 take_apart(payload, f"the upload {key!r}")
                 # whole numbers that are not added up may be of any size, such as seeds
                 added_up = _no_whole(payload)
-            vector, template = _flatten_payload(added_up)
+            vector, template = flatten_payload(added_up)
             weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             if isinstance(reduction, Mean) and reduction.key is not None:
                 found = _uploaded_weight(upload[reduction.key])
@@ -318,6 +315,22 @@ class Accumulator:
         self._sums = {}
 
 
+def needed_for_means(reductions: Mapping[str, Reduction]) -> set[str]:
+    """Return the upload keys of means, and of their weights where these are uploaded."""
+    means = {key: each.key for key, each in reductions.items() if isinstance(each, Mean)}
+    return {*means, *filter(None, means.values())}
+
+
+def lack_of_means(needed: Collection[str], upload: Mapping[str, Any]) -> str:
+    """Return what an upload lacks of what means need, as text; empty if nothing.
+
+    Such a mean would be that of the others, and not show it.
+    """
+    lacking = min({*needed} - upload.keys(), default=None)
+    wanted = "which `uploads` of the method needs for a mean"
+    return "" if lacking is None else f"does not upload {lacking!r}, {wanted}"
+
+
 def merge_parts(parts: Iterable[dict[str, Accumulated]]) -> dict[str, Accumulated]:
     """Return what several processes have accumulated as if one had; it is no more bytes than a part."""
     found: dict[str, Accumulated] = {}
@@ -350,7 +363,7 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
                 vector = vector[:-1] / vector[-1]
             elif is_mean:
                 vector = vector / whole.weight
-            result[key] = _unflatten_payload(whole.template, vector, is_mean, f"the sum of {key!r}")
+            result[key] = unflatten_payload(whole.template, vector, is_mean, f"the sum of {key!r}")
     return result
 
 
@@ -409,12 +422,12 @@ def weighted_mean(
         )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
-        vector, own = _flatten_payload(item)
+        vector, own = flatten_payload(item)
         if template is None:
             total, template = torch.zeros(vector.numel(), dtype=torch.float64, device=vector.device), own
         _same_structure(template, own)
         total.add_(vector, alpha=weight)
-    return _unflatten_payload(template, total, True)
+    return unflatten_payload(template, total, True)
 
 
 def _uploaded_weight(value: Any) -> float | None:
@@ -436,7 +449,7 @@ def _no_whole(payload: Any) -> list[Tensor | float]:
     ]
 
 
-def _flatten_payload(payload: Any) -> tuple[Tensor, Any]:
+def flatten_payload(payload: Any) -> tuple[Tensor, Any]:
     """Return all numbers of a payload as one floating vector, and its template: shapes, dtypes, structure."""
     if isinstance(payload, Params):  # the usual case, without the detour over pytrees
         tensors = list(payload.tensors.values())
@@ -470,7 +483,7 @@ def _same_structure(a: Any, b: Any) -> None:
         raise BadCode("the uploads", f"of clients differ in structure, among them {what}", "use Gather()")
 
 
-def _unflatten_payload(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
+def unflatten_payload(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
     """Return a combined payload in the structure of the uploads; sums of truth values are whole numbers.
 
     Args:

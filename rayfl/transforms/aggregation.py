@@ -17,7 +17,7 @@ ENTRIES_AT_ONCE = 2**20
 class Aggregation(Settings, ABC, place="aggregation"):
     """Base of all rules. A rule works on the matrix of the cohort's changes, a row for each client."""
 
-    tolerated: Annotated[float, at_least(0), below(0.5)] = 0.2
+    share: Annotated[float, at_least(0), below(0.5)] = 0.2
     """Share of the cohort of which the rule assumes that it attacks: f is this share, rounded down."""
     pre: Literal["none", "NNM"] = "none"
     """``NNM``: every row is first replaced by the mean of its n - f nearest ones, itself among them (nearest
@@ -35,7 +35,7 @@ class Aggregation(Settings, ABC, place="aggregation"):
 
     def combine(self, rows: Tensor) -> Tensor:
         """Return one row, float64 [d], for rows float64 [n, d], mixed first where ``pre`` says so."""
-        f = min(int(self.tolerated * len(rows) + 1e-9), (len(rows) - 1) // 2)
+        f = min(int(self.share * len(rows) + 1e-9), (len(rows) - 1) // 2)
         return self.combine_rows(mix_nearest(rows, f) if self.pre == "NNM" else rows, f)
 
 

@@ -14,7 +14,16 @@ from rayfl.training.client import Client
 from rayfl.training.context import Cohort, Context
 from rayfl.training.params import Params
 from rayfl.training.state import State
-from rayfl.training.sums import Gather, Mean, Reduction, Sum
+from rayfl.training.sums import (
+    Gather,
+    Mean,
+    Reduction,
+    Sum,
+    flatten_payload,
+    lack_of_means,
+    needed_for_means,
+    unflatten_payload,
+)
 from rayfl.transforms.aggregation import Aggregation
 from rayfl.transforms.attacks import Attack
 from rayfl.transforms.base import Change, Transform
@@ -57,7 +66,7 @@ class Pipeline:
         return self.rule is not None and not self.rule.is_mean
 
     @property
-    def crafts(self) -> bool:
+    def attacks_by_cohort(self) -> bool:
         """Whether the server makes what attackers send."""
         return self.attack is not None and self.attack.at == "cohort"
 
@@ -91,7 +100,7 @@ class Pipeline:
             problem = f"has {names}, for changes of weights, and clients of this method send none"
             raise Conflict(place, problem, advice)
         alone = [key for key, how in covered.items() if isinstance(how, Gather)]
-        if alone and (self.gathers or self.crafts):
+        if alone and (self.gathers or self.attacks_by_cohort):
             problem = f"has {names}, and this method's server goes by the {alone[0]!r} of each client"
             raise Conflict([*self.parts][-1], problem, advice)
         if self.by_expected and self.gathers:
@@ -103,7 +112,7 @@ class Pipeline:
             problem = f"has {names}, for changes of weights, and this method adds up the whole {key!r}"
             raise Conflict(place, problem, "declare a Mean, or upload changes: Sum(adds_to=...)")
         uneven = (key for key, how in covered.items() if isinstance(how, Mean) and how.key is not None)
-        if (self.by_expected or self.crafts) and (key := next(uneven, None)):
+        if (self.by_expected or self.attacks_by_cohort) and (key := next(uneven, None)):
             problem = f"has {names}, and this method's mean of {key!r} is weighted by what clients send"
             raise Conflict(place, problem, advice)
         for number, each in enumerate(self.transforms, 1):
@@ -125,25 +134,25 @@ class Pipeline:
             return {}
         return {key: how for key, how in self.uploads.items() if isinstance(down.get(how.base(key)), Params)}
 
-    def _named(self) -> list[tuple[str, Transform]]:
+    def _by_name(self) -> list[tuple[str, Transform]]:
         """Return the transforms by the names of their memories: the same class may be there twice."""
         return [(f"{k} {type(each).__name__}", each) for k, each in enumerate(self.transforms)]
 
     def reductions(self, down: State) -> dict[str, Reduction]:
         """Return how what clients send is combined, with the sums of transforms and of an attack."""
-        further: dict[str, Reduction] = {name: Sum() for name, each in self._named() if each.sums}
-        further |= dict.fromkeys((TOTAL, SQUARES, HONEST), Sum()) if self.crafts else {}
+        further: dict[str, Reduction] = {name: Sum() for name, each in self._by_name() if each.sums}
+        further |= dict.fromkeys((TOTAL, SQUARES, HONEST), Sum()) if self.attacks_by_cohort else {}
         if self.by_expected or self.gathers:
             further |= dict.fromkeys(self._covered(down), Gather() if self.gathers else Sum())
         return {**self.uploads, **further}
 
     def left_out(self, down: State) -> Collection[str]:
         """Return the upload keys that some clients do not send, although others send them for a mean."""
-        return self._covered(down) if self.crafts else ()
+        return self._covered(down) if self.attacks_by_cohort else ()
 
     def init_server(self, context: Context) -> State:
         """Return what the server halves keep before the first round."""
-        return {name: kept for name, each in self._named() if (kept := each.init_server(context))}
+        return {name: kept for name, each in self._by_name() if (kept := each.init_server(context))}
 
     def at_client(
         self,
@@ -167,21 +176,18 @@ class Pipeline:
         Raises:
             UserError: something lacks that a mean is taken of, or sums are not those that are declared.
         """
-        means = {key for key, how in self.uploads.items() if isinstance(how, Mean)}
-        if lacking := means - up.keys():
-            what = f"does not upload {min(lacking)!r}, which `uploads` of the method needs for a mean"
-            raise BadCode(f"client {client.id}", what)
+        if lack := lack_of_means(needed_for_means(self.uploads), up):
+            raise BadCode(f"client {client.id}", lack)
         covered = {key: how for key, how in self._covered(down).items() if isinstance(up.get(key), Params)}
         change: Change = {
             key: up[key] if how.adds_to else up[key] - down[how.base(key)] for key, how in covered.items()
         }
         sizes = {key: sizes.get(key, each.nbytes) for key, each in change.items()}
-        attacks = self.attack is not None and client.id in self.attackers
-        if self.attack and attacks:
-            change = self.attack.change(change)
+        attack = self.attack if client.id in self.attackers else None
+        change = attack.change(change) if attack else change
         kept: State = {}
         sums: dict[str, dict[str, float]] = {}
-        for name, each in self._named():
+        for name, each in self._by_name():
             found = each.at_client(change, memory.get(name) or {}, client, received.get(name) or {})
             change, own, further = found
             if further.keys() != set(each.sums):
@@ -192,9 +198,9 @@ class Pipeline:
             kept |= {name: own} if own else {}
             sums |= {name: dict(further)} if further else {}
             sizes = each.upload_bytes(change, sizes) | ({name: 4 * len(further)} if further else {})
-        if not self.crafts:
+        if not self.attacks_by_cohort:
             return {**up, **change, **sums}, kept, sizes
-        if attacks:  # the server makes what it sends of the change
+        if attack:  # the server makes what it sends of the change
             return {**{key: up[key] for key in up if key not in change}, **sums}, kept, sizes
         exact = {
             key: (change.get(key) or down[how.base(key)].zeros()).to(torch.float64)
@@ -215,7 +221,7 @@ class Pipeline:
             cohort: who has sent it.
         """
         covered = self._covered(down)
-        if self.crafts:
+        if self.attacks_by_cohort:
             self._add_attackers(up, covered, down, cohort)
         if self.by_expected:
             up = {key: down[how.base(key)].zeros() for key, how in covered.items()} | up
@@ -224,7 +230,7 @@ class Pipeline:
         alone = {key: how for key, how in covered.items() if isinstance(how, Gather) and key in up}
         change: Change = {key: up[key] for key in covered if key in up and key not in alone}
         kept = dict(memory)
-        for name, each in reversed(self._named()):
+        for name, each in reversed(self._by_name()):
             sums = up.pop(name, dict.fromkeys(each.sums, 0.0))
             generator = cohort.context.generator(f"transform {name}", cohort.round)
             change, own = each.at_server(change, memory.get(name) or {}, sums, cohort, generator)
@@ -233,10 +239,10 @@ class Pipeline:
             means = {key for key, how in covered.items() if isinstance(how, Mean)}
             change = {key: each / self.expected if key in means else each for key, each in change.items()}
         whole: dict[str, Any] = {
-            key: _uploaded(each, covered[key], key, down) for key, each in change.items()
+            key: _as_upload(each, covered[key], key, down) for key, each in change.items()
         }
         for key, how in alone.items():
-            whole[key] = {i: _uploaded(each, how, key, down) for i, each in up[key].items()}
+            whole[key] = {i: _as_upload(each, how, key, down) for i, each in up[key].items()}
         return up | whole, kept
 
     def _by_rule(self, rows: Mapping[str, Mapping[int, Params]]) -> Change:
@@ -249,32 +255,28 @@ class Pipeline:
             return {}
         likes = {key: next(iter(each.values())) for key, each in rows.items()}
 
-        def row(i: int) -> torch.Tensor:
-            own = {key: each[i] if i in each else likes[key].zeros() for key, each in rows.items()}
-            return torch.cat([own[key][n].double().reshape(-1) for key, like in likes.items() for n in like])
+        def row(i: int) -> dict[str, Params]:
+            # adding to zeros puts the entries of all clients into one order
+            zeros = {key: like.zeros() for key, like in likes.items()}
+            return {key: zero + rows[key][i] if i in rows[key] else zero for key, zero in zeros.items()}
 
-        matrix = torch.stack([row(i) for i in ids])
-        found, start, change = self.rule.combine(matrix), 0, dict[str, Params]()
-        for key, like in likes.items():
-            tensors = dict[str, torch.Tensor]()
-            times = len(ids) if isinstance(self.uploads[key], Sum) else 1
-            for name, t in like.items():
-                tensors[name] = (times * found[start : start + t.numel()]).view(t.shape).to(t.dtype)
-                start += t.numel()
-            change[key] = like.replace(tensors)
-        return change
+        matrix = torch.stack([flatten_payload(row(i))[0].double() for i in ids])
+        _, template = flatten_payload(likes)
+        change: Change = unflatten_payload(template, self.rule.combine(matrix), mean=True)
+        sums = {key for key in change if isinstance(self.uploads[key], Sum)}
+        return {key: each * len(ids) if key in sums else each for key, each in change.items()}
 
     def _add_attackers(
         self, up: dict[str, Any], covered: Mapping[str, Reduction], down: State, cohort: Cohort
     ) -> None:
         """Add what the attackers of a cohort send, made of what its honest clients have sent."""
-        first, second, honest = up.pop(TOTAL, None), up.pop(SQUARES, None), up.pop(HONEST, 0)
+        total, squares, honest = up.pop(TOTAL, None), up.pop(SQUARES, None), up.pop(HONEST, 0)
         attacking = [i for i in cohort.ids if i in self.attackers]
         if self.attack is None or not attacking:
             return
         if honest:
-            mean = {key: each / honest for key, each in first.items()}
-            spread = {key: second[key] - honest * mean[key] * mean[key] for key in mean}
+            mean = {key: each / honest for key, each in total.items()}
+            spread = {key: squares[key] - honest * mean[key] * mean[key] for key in mean}
             deviation = {
                 key: each.map(lambda t: (t.clamp(min=0) / max(1, honest - 1)).sqrt())
                 for key, each in spread.items()
@@ -299,6 +301,6 @@ class Pipeline:
                 up[key] = crafted
 
 
-def _uploaded(change: Params, how: Reduction, key: str, down: State) -> Params:
+def _as_upload(change: Params, how: Reduction, key: str, down: State) -> Params:
     """Return a change in the form of its upload: weights where these replace what was received."""
     return change if how.adds_to else down[how.base(key)] + change

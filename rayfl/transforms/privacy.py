@@ -135,7 +135,7 @@ class ClientDP(Private):
         norm = norm_of(change)
         # a half to either side, so that one client more or less changes the sum by 1/2 alone (section 3)
         below = {"below": 0.5 if norm <= clip else -0.5} if self.sums else {}
-        return clipped(change, norm, clip), memory, below
+        return clip_change(change, norm, clip), memory, below
 
     def at_server(
         self,
@@ -192,7 +192,7 @@ class LocalDP(Private):
         self, change: Change, memory: State, client: Client, received: State
     ) -> tuple[Change, State, Mapping[str, float]]:
         """Scale the change down, and add the noise."""
-        small = clipped(change, norm_of(change), self.clip)
+        small = clip_change(change, norm_of(change), self.clip)
         return add_noise(small, self._noise() * self.clip, client.generator("local noise")), memory, {}
 
 
@@ -201,7 +201,7 @@ def norm_of(change: Change) -> float:
     return math.sqrt(sum(each.to(torch.float64).sq_norm().item() for each in change.values()))
 
 
-def clipped(change: Change, norm: float, clip: float) -> Change:
+def clip_change(change: Change, norm: float, clip: float) -> Change:
     """Return a change of this norm, scaled down to at most the clip."""
     return {key: each * (clip / norm) for key, each in change.items()} if norm > clip else change
 

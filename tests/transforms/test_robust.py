@@ -38,7 +38,7 @@ from tests.support.refusals import refused
 TINY = "rayfl.testing.by_hand.tiny"
 SMOOTH = "tests.support.nets.smooth"
 ROWS = torch.arange(1.0, 10, dtype=torch.float64).view(3, 3)
-ONE_OF_THREE: dict[str, Any] = {"tolerated": 0.34}
+ONE_OF_THREE: dict[str, Any] = {"share": 0.34}
 RULES: list[Aggregation] = [Mean(pre="NNM"), Median(), TrimmedMean(), MultiKrum(), GeometricMedian()]
 
 
@@ -51,7 +51,7 @@ RULES: list[Aggregation] = [Mean(pre="NNM"), Median(), TrimmedMean(), MultiKrum(
         (Mean(pre="NNM", **ONE_OF_THREE), [3.5, 4.5, 5.5]),
         (Median(), [4, 5, 6]),
         (TrimmedMean(**ONE_OF_THREE), [4, 5, 6]),
-        (TrimmedMean(tolerated=0.0), [4, 5, 6]),
+        (TrimmedMean(share=0.0), [4, 5, 6]),
         (GeometricMedian(), [4, 5, 6]),
         (MultiKrum(chosen=1, **ONE_OF_THREE), [1, 2, 3]),
         (MultiKrum(**ONE_OF_THREE), [2.5, 3.5, 4.5]),
@@ -65,7 +65,7 @@ def test_rules_by_hand(rule: Aggregation, expected: list[float]) -> None:
 def test_rules_of_even_and_uneven_rows() -> None:
     """0, 1, 2, 9 have the median 3/2, as has the mean without the ends; Krum leaves 9 out."""
     rows = torch.tensor([[9.0], [0], [2], [1]], dtype=torch.float64)
-    quarter: dict[str, Any] = {"tolerated": 0.25}
+    quarter: dict[str, Any] = {"share": 0.25}
     assert Median().combine(rows).tolist() == [1.5]
     assert TrimmedMean(**quarter).combine(rows).tolist() == [1.5]
     assert MultiKrum(**quarter).combine(rows).tolist() == [1]  # of 0, 2 and 1
@@ -244,7 +244,7 @@ class Odd(SCAFFOLD):
 
 def test_rows_are_of_one_order_and_what_is_left_out_is_no_change() -> None:
     """The mean of mixed rows of one cohort, of which nobody is left out, is the plain mean."""
-    rule = Mean(pre="NNM", tolerated=0.0)
+    rule = Mean(pre="NNM", share=0.0)
     bare = federate(SCAFFOLD(), ragged(), TINY, cohorts=[[0, 1]])
     run = federate(Odd(), ragged(), TINY, cohorts=[[0, 1]], aggregation=rule)
     assert_same({"w": bare.server.state["weights"]}, {"w": run.server.state["weights"]}, 1e-9)
