@@ -16,9 +16,10 @@ import numpy as np
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.errors import BadValue, Missing
-from rayfl.evaluation.metrics import client_metrics
+from rayfl.evaluation.metrics import client_metrics, counted_columns
+from rayfl.evaluation.protocol import Protocol
 from rayfl.record.folder import read_config
-from rayfl.record.history import Population, evaluations, round_totals
+from rayfl.record.history import Population, round_totals
 from rayfl.settings.description import flatten_config
 from rayfl.settings.imports import is_installed
 from rayfl.system.files import read_json, write_file
@@ -110,7 +111,7 @@ class Tracker(Logger):
         """
 
     @abstractmethod
-    def send(self, step: int, record: Mapping[str, Any], population: Population) -> None:
+    def send(self, run: Run, record: Mapping[str, Any]) -> None:
         """Add the numbers of a round to the log."""
 
     def open(self, run: Run, round: int) -> int:
@@ -125,7 +126,7 @@ class Tracker(Logger):
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
         """Note the round first: if the process dies now, the log may lack a round, and has none twice."""
         self._write_note(record["round"] + 1)
-        self.send(record["round"], record, run.population)
+        self.send(run, record)
 
     def _write_note(self, rounds: int) -> None:
         write_file(self._note, json.dumps({"log": self.log, "rounds": rounds}))
@@ -136,12 +137,13 @@ def flat_settings(run: Run) -> dict[str, Any]:
     return flatten_config(read_config(run.path), shown=True)
 
 
-def scalars(record: Mapping[str, Any], population: Population) -> dict[str, float]:
+def scalars(record: Mapping[str, Any], population: Population, protocol: Protocol) -> dict[str, float]:
     """Return tag -> value of the numbers of one round.
 
     Args:
         record: a line of ``metrics.jsonl``.
         population: the clients.
+        protocol: says whether attackers count.
     """
     totals = round_totals(record)
     values = {"bytes/up": totals["up"], "bytes/down": totals["down"]}
@@ -155,30 +157,33 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
         elif len(known):
             values[f"figures/{name}"] = float(known[0])
-    for (point, view, split), score in evaluations(record, len(population)):
-        metrics = client_metrics(np.array(score["score"], dtype=np.float64), population, split)
+    for (point, view, split), columns in counted_columns(record, population, protocol):
+        metrics = client_metrics(columns["score"], population, split)
         for name in ("mean", "pooled"):
             if not math.isnan(metrics[name]):
                 values[f"{population.figure.name}/{split}/{point}/{view}/{name}"] = metrics[name]
-        for name in sorted(score.keys() - {"score", "loss"}):
-            if defined := [value for value in score[name] if value is not None]:
-                values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(defined))
+        for name in sorted(columns.keys() - {"score", "loss"}):
+            if len(defined := columns[name][~np.isnan(columns[name])]):
+                values[f"{name}/{split}/{point}/{view}/mean"] = float(defined.mean())
     return {one_line(tag): value for tag, value in values.items()}
 
 
-def distributions(record: Mapping[str, Any], population: Population) -> dict[str, np.ndarray]:
-    """Return tag -> the values of all clients that have one, float64 [clients], of one round.
+def distributions(
+    record: Mapping[str, Any], population: Population, protocol: Protocol
+) -> dict[str, np.ndarray]:
+    """Return tag -> the values of all clients that have one and count, float64 [clients], of one round.
 
     Args:
         record: a line of ``metrics.jsonl``.
         population: the clients.
+        protocol: says whether attackers count.
     """
     values: dict[str, Any] = {"train/loss": record["loss"]}
-    for (point, view, split), score in evaluations(record, len(population)):
+    for (point, view, split), columns in counted_columns(record, population, protocol):
         samples = np.where(population.samples[split] > 0, population.samples[split], np.nan)
         where = f"{split}/{point}/{view}"
-        values[f"{population.figure.name}/{where}"] = np.array(score["score"], dtype=np.float64) / samples
-        values |= {f"{name}/{where}": score[name] for name in score.keys() - {"score", "loss"}}
+        values[f"{population.figure.name}/{where}"] = columns["score"] / samples
+        values |= {f"{name}/{where}": columns[name] for name in columns.keys() - {"score", "loss"}}
     arrays = {one_line(tag): np.array(found, dtype=np.float64) for tag, found in values.items()}
     return {tag: found[known] for tag, found in arrays.items() if (known := np.isfinite(found)).any()}
 
@@ -205,9 +210,9 @@ class TensorBoard(Logger):
             from torch.utils.tensorboard import SummaryWriter  # takes a second
 
             self._events = SummaryWriter(str(self._folder), purge_step=self._purge, flush_secs=10)
-        for tag, value in scalars(record, run.population).items():
+        for tag, value in scalars(record, run.population, run.protocol).items():
             self._events.add_scalar(tag, value, record["round"])
-        for tag, values in distributions(record, run.population).items():
+        for tag, values in distributions(record, run.population, run.protocol).items():
             self._events.add_histogram(tag, values, record["round"], bins=BINS)
 
     def close(self) -> None:
@@ -253,13 +258,16 @@ class MLflow(Tracker):
         self._client = client
         return log
 
-    def send(self, step: int, record: Mapping[str, Any], population: Population) -> None:
+    def send(self, run: Run, record: Mapping[str, Any]) -> None:
         """Add the numbers of a round; characters that MLflow does not take in names become ``_``."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        values = {re.sub(r"[^\w\-. :/]", "_", tag): x for tag, x in scalars(record, population).items()}
-        metrics = [Metric(tag, float(value), now, step) for tag, value in values.items()]
+        values = {
+            re.sub(r"[^\w\-. :/]", "_", tag): x
+            for tag, x in scalars(record, run.population, run.protocol).items()
+        }
+        metrics = [Metric(tag, float(value), now, record["round"]) for tag, value in values.items()]
         assert self._client is not None
         for start in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(self.log, metrics=metrics[start : start + AT_ONCE])
@@ -305,13 +313,13 @@ class WandB(Tracker):
         )
         return str(self._run.id)
 
-    def send(self, step: int, record: Mapping[str, Any], population: Population) -> None:
+    def send(self, run: Run, record: Mapping[str, Any]) -> None:
         """Add the numbers of a round, and histograms."""
         import wandb
 
-        found = distributions(record, population)
+        found = distributions(record, run.population, run.protocol)
         histograms = {f"{tag}/clients": wandb.Histogram(values.tolist()) for tag, values in found.items()}
-        self._run.log({**scalars(record, population), **histograms}, step=step)
+        self._run.log({**scalars(record, run.population, run.protocol), **histograms}, step=record["round"])
 
     def close(self) -> None:
         """End the run."""

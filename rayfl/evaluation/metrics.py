@@ -7,7 +7,7 @@ reported.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -82,25 +82,39 @@ def round_figure(
     columns = _reported_scores(record, population, protocol, split)
     if columns is None:
         return None
-    score = np.array(columns["score"], dtype=np.float64)
-    score[uncounted_attackers(population, protocol)] = np.nan
-    return none_if_nan(average(client_metrics(score, population, split), protocol.average))
+    return none_if_nan(average(client_metrics(columns["score"], population, split), protocol.average))
 
 
-def uncounted_attackers(population: Population, protocol: Protocol) -> list[int]:
+def _uncounted_attackers(population: Population, protocol: Protocol) -> list[int]:
     """Return the clients that attack, unless the protocol counts these, too."""
     return [*population.attackers] if protocol.clients == "honest" else []
 
 
 def without_attackers(scores: Scores, population: Population, protocol: Protocol) -> Scores:
     """Return scores, NaN for clients that attack, unless the protocol counts these, too."""
-    attackers = uncounted_attackers(population, protocol)
+    attackers = _uncounted_attackers(population, protocol)
     return scores.where_counted(~np.isin(np.arange(len(population)), attackers)) if attackers else scores
+
+
+def counted_columns(
+    record: Mapping[str, Any], population: Population, protocol: Protocol
+) -> Iterator[tuple[tuple[str, str, str], dict[str, np.ndarray]]]:
+    """Yield ((point, view, split), columns) of a round's record, NaN for attackers that do not count.
+
+    Each column, ``score``, ``loss`` or a further metric, is float64 [clients], NaN where there is no value.
+    """
+    attackers = _uncounted_attackers(population, protocol)
+    for where, score in evaluations(record, len(population)):
+        columns = {name: np.array(values, dtype=np.float64) for name, values in score.items()}
+        columns = {name: np.broadcast_to(c, len(population)).copy() for name, c in columns.items()}
+        for column in columns.values():
+            column[attackers] = np.nan
+        yield where, columns
 
 
 def _reported_scores(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str, point: str = ""
-) -> Mapping[str, Any] | None:
+) -> Mapping[str, np.ndarray] | None:
     """Return the scores in a round's record of the view that the protocol reports; None without any.
 
     Args:
@@ -111,9 +125,8 @@ def _reported_scores(
         point: where it was scored, by default where the protocol says.
     """
     where = (point or protocol.point, split)
-    found = {
-        view: score for (at, view, part), score in evaluations(record, len(population)) if (at, part) == where
-    }
+    each = counted_columns(record, population, protocol)
+    found = {view: columns for (at, view, part), columns in each if (at, part) == where}
     view = protocol.headline_view(found)
     return None if view is None else found[view]
 
@@ -125,7 +138,7 @@ def client_figures(
     columns = _reported_scores(record, population, protocol, split)
     pairs = zip(columns["score"], population.samples[split], strict=True) if columns else ()
     return {
-        i: score / int(samples) for i, (score, samples) in enumerate(pairs) if score is not None and samples
+        i: score / samples for i, (score, samples) in enumerate(pairs) if not math.isnan(score) and samples
     }
 
 
@@ -174,10 +187,7 @@ class Validation:
         if columns is None:
             return None
         count = len(self.population)
-        score = np.array(columns["score"], dtype=np.float64)
-        loss = np.broadcast_to(np.array(columns["loss"], dtype=np.float64), count).copy()
-        attackers = uncounted_attackers(self.population, self.protocol)
-        score[attackers] = loss[attackers] = np.nan
+        score, loss = columns["score"], columns["loss"]
         if self.protocol.trained_only:
             untrained = [i for i in range(count) if i not in self._trained]
             score[untrained] = loss[untrained] = np.nan

@@ -1,5 +1,6 @@
 """Loggers: what they write, each round once, over a resume and over their own failures."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from rayfl.callbacks import loggers
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.callbacks.loggers import LOGGERS, Logger, MLflow, TensorBoard, WandB
 from rayfl.errors import Missing
+from rayfl.evaluation import Protocol
 from rayfl.running.result import Result
 from rayfl.settings.imports import is_installed
 from tests.support.federations import bytes_of_run, small
@@ -57,10 +59,23 @@ def test_distributions_by_hand(run: MadeUpRun) -> None:
     score = made["evaluation"]["after_aggregation"]["personal"]["test"]
     score["score"] = [10, None, 11, None, 24, 5]
     score["f1"] = [0.5, None, 0.25, None, None, 1.0]
-    found = loggers.distributions(made, run.population)
+    found = loggers.distributions(made, run.population, run.protocol)
     assert found["train/loss"].tolist() == [0.5, 2.0]
     np.testing.assert_allclose(found[ACCURACY], [10 / 20, 11 / 22, 24 / 24, 5 / 25])
     assert found["f1/test/after_aggregation/personal"].tolist() == [0.5, 0.25, 1.0]
+
+
+def test_attackers_are_logged_where_the_protocol_counts_them(run: MadeUpRun) -> None:
+    """Client 1 attacks; the last two have no score."""
+    made = record(0, partition(6))
+    score = made["evaluation"]["after_aggregation"]["personal"]["test"]
+    score["score"], score["f1"] = [10, 21, 11, 23, None, None], [0.5, 1.0, 0.25, 0.25, None, None]
+    run.population = dataclasses.replace(run.population, attackers=(1,))
+    for clients, figures, f1 in (("honest", [0.5, 0.5, 1], 1 / 3), ("all", [0.5, 1, 0.5, 1], 0.5)):
+        counted = run.population, Protocol(clients=clients)
+        np.testing.assert_allclose(loggers.distributions(made, *counted)[ACCURACY], figures)
+        assert loggers.scalars(made, *counted)[f"{ACCURACY}/mean"] == pytest.approx(np.mean(figures))
+        assert loggers.scalars(made, *counted)["f1/test/after_aggregation/personal/mean"] == pytest.approx(f1)
 
 
 def test_figures_and_losses_that_are_no_numbers_are_left_out(run: MadeUpRun) -> None:
@@ -69,7 +84,7 @@ def test_figures_and_losses_that_are_no_numbers_are_left_out(run: MadeUpRun) -> 
     for nothing in (None, float("nan"), float("inf")):
         made["loss"] = [1.0, nothing, *[1.0] * (len(made["cohort"]) - 2)]
         made["figures"] = {"one": nothing, "two": 3.0, "some": [1.0, nothing, 2.0], "none": [nothing]}
-        found = loggers.scalars(made, run.population)
+        found = loggers.scalars(made, run.population, run.protocol)
         ends = {"figures/some/mean": 1.5, "figures/some/min": 1.0, "figures/some/max": 2.0}
         assert {tag: found[tag] for tag in found if "figures" in tag} == {"figures/two": 3.0} | ends
         assert found["train/loss"] == 1.0
@@ -147,7 +162,7 @@ def test_wandb_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyPa
     resume_twice(WandB, run)
     assert [step for _, step, _ in sent] == [0, 1, 2, 3]
     for (_, _, values), made in zip(sent, run.records(), strict=True):
-        assert values.items() >= loggers.scalars(made, run.population).items()
+        assert values.items() >= loggers.scalars(made, run.population, run.protocol).items()
         assert sum(values["train/loss/clients"].histogram) == len(made["loss"])
     (name,) = {name for name, _, _ in sent}
     # Two folders; the second of one second has a number after the name.

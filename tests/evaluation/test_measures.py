@@ -18,7 +18,7 @@ from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report_runs
 from rayfl.data import Dirichlet, Pathological, Synthetic
 from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
-from rayfl.evaluation import FediOS
+from rayfl.evaluation import FediOS, Protocol
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
@@ -201,7 +201,10 @@ def test_metrics_are_in_tables_and_logged(run: Result) -> None:
     table = run.clients
     assert list(table.columns[-5:]) == ["loss", *sorted(ALL)]
     last = table[(table["round"] == 2) & (table["part"] == "test")]
-    means, logged = run.rounds.iloc[-1], scalars(records_of(run.folder)[-1], run.history.population)
+    means, logged = (
+        run.rounds.iloc[-1],
+        scalars(records_of(run.folder)[-1], run.history.population, Protocol()),
+    )
     for name in ALL:
         assert means[f"{name}/test/after_aggregation/global"] == pytest.approx(last[name].mean())
     assert logged["f1/test/after_aggregation/global/mean"] == pytest.approx(

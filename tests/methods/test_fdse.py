@@ -14,6 +14,7 @@ from rayfl import Inline, Training
 from rayfl.callbacks.loggers import scalars
 from rayfl.data import Synthetic
 from rayfl.errors import Conflict
+from rayfl.evaluation import Protocol
 from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
@@ -355,7 +356,7 @@ def test_figures_are_recorded(tmp_path):
     assert sum(figures["u/conv.0"]) == pytest.approx(1)
     assert all(share > 0 for share in figures["regulariser/share"])
     assert {"norm/head", "self/fc.0.dse_bn.bias"} <= figures.keys()
-    sent = scalars(second, result.history.population)
+    sent = scalars(second, result.history.population, Protocol())
     assert sent["figures/u/conv.0/mean"] == pytest.approx(1 / 3)
     assert sent["figures/norm/head/max"] == max(figures["norm/head"])
 
