@@ -17,7 +17,7 @@ from rayfl.errors import Shortage
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.methods.base import further_nets
-from rayfl.nets import Architecture, Module
+from rayfl.nets import Architecture, LoRA, Module
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.context import Averaging
@@ -187,6 +187,7 @@ class Plan:
         attack: what some clients do to harm the others.
         aggregation: what the server does with changes of weights in the place of their sums.
         expected: how many of so many clients a round has on average; by default all.
+        frozen: the digest of what is frozen in the nets, where that is known.
     """
 
     method: Method
@@ -203,6 +204,7 @@ class Plan:
     attack: Attack | None = None
     aggregation: Aggregation | None = None
     expected: Callable[[int], float] = float
+    frozen: str | None = None
 
     @property
     def nets(self) -> Sequence[Architecture | str]:
@@ -223,7 +225,8 @@ class Plan:
     @property
     def import_paths(self) -> list[str]:
         """The import paths of nets, metrics and the loss in the plan."""
-        nets = (*self.nets, *further_nets(self.method).values())
+        every = (*self.nets, *further_nets(self.method).values())
+        nets = [net.of if isinstance(net, LoRA) else net for net in every]
         names = [
             *self.metrics,
             self.training.loss,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import field
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -15,6 +16,14 @@ from rayfl.settings import Value, at_least
 
 class Architecture(Value, ABC, place="net"):
     """A net without weights: a class with the options that it is built with, see :mod:`rayfl.settings`."""
+
+    weights: str | None = field(default=None, kw_only=True)
+    """File of safetensors with the weights that all clients start from, as ``rayfl export`` writes them."""
+
+    @property
+    def files(self) -> list[str]:
+        """The files that decide what the net computes; every host needs the same."""
+        return [self.weights] if self.weights else []
 
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse data that the net is not for.

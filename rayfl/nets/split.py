@@ -40,6 +40,7 @@ class SplitNet(nn.Module):
         head_name: of the head in the module that was split, whose own forward the whole net then runs; None
             where no module was.
         uncut: name of a net whose parts do not make the whole in train mode; empty for others.
+        draws: whether code of its own draws from PyTorch's global generator in train mode.
     """
 
     def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
@@ -49,6 +50,7 @@ class SplitNet(nn.Module):
         self.head = head
         self.head_name: str | None = None
         self.uncut = ""
+        self.draws = False
         for layer in self.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap
