@@ -84,15 +84,16 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
     )
     context = replace(context, prepared=method.prepare(context))
     found = [nets[name] for name in names]
-    if plan.frozen not in (None, frozen_digest(found, context)):
-        problem = "has other frozen weights here than where the run was started"
-        raise Conflict("net", problem, "give every host the same files")
+    if plan.frozen not in (None, frozen_digest(plan, found, context)):
+        problem = "has other frozen weights, or files, here than where the run was started"
+        raise Conflict("net", problem, "give every host the same files, and leave them as they are")
     return found, context
 
 
-def frozen_digest(nets: Sequence[Net], context: Context) -> str:
-    """Return a digest of what is frozen in the nets and in the method's further ones; empty for nothing."""
+def frozen_digest(plan: Plan, nets: Sequence[Net], context: Context) -> str:
+    """Return a digest of what is frozen in the nets, also further ones, and of their files; else nothing."""
     each = [net.frozen_digest() for net in dict.fromkeys([*nets, *context.nets.values()])]
+    each += plan.digests().values()
     return hashlib.sha256(repr(each).encode()).hexdigest()[:16] if any(each) else ""
 
 

@@ -58,7 +58,9 @@ def put_adapters(
     """
     net.requires_grad_(False)
     net.head.requires_grad_(True)
-    linear = {n: m for n, m in net.named_modules() if isinstance(m, nn.Linear) and m is not net.head}
+    modules = dict(net.named_modules(remove_duplicate=False))  # a layer may have several names
+    linear = {n: m for n, m in modules.items() if isinstance(m, nn.Linear) and m is not net.head}
+    net.still = frozenset(n for n, m in modules.items() if m._buffers and m is not net.head)
     chosen: list[str] = []
     for target in targets or ("*",):
         found = [name for name in linear if fits_pattern(name, target)]
@@ -67,6 +69,7 @@ def put_adapters(
             problem = f"has {target!r}, and the net has no such linear layer below its head{near}"
             raise Unknown("net.targets", problem, f"There are {', '.join(linear) or 'none'}")
         chosen += found
+    adapters: dict[nn.Linear, LoRALinear] = {}
     for name in dict.fromkeys(chosen):
         above = net.get_submodule(name.rpartition(".")[0])
         if type(above).__module__.startswith("torch.nn.") and not isinstance(above, _CONTAINERS):
@@ -75,13 +78,23 @@ def put_adapters(
                 f"have {name!r}, whose weight {type(above).__name__} reads by itself, past any adapter",
                 "name other layers, or write that module with nn.Linear and F.scaled_dot_product_attention",
             )
-        net.set_submodule(name, LoRALinear(linear[name], rank, alpha / rank, train_a))
+        layer = linear[name]
+        if "weight" not in layer._parameters:
+            problem = f"have {name!r}, whose weight is computed, as by weight_norm"
+            raise BadCode("net.targets", problem, "name other layers")
+        if layer not in adapters:
+            adapters[layer] = LoRALinear(layer, rank, alpha / rank, train_a)
+    for name, layer in linear.items():
+        if layer in adapters:
+            net.set_submodule(name, adapters[layer])
     return net
 
 
 def merge_adapters(module: nn.Module) -> nn.Module:
     """Return a module in which linear layers have taken up their adapters; it has the names of the base."""
-    for name, layer in list(module.named_modules()):
+    merged: dict[nn.Module, nn.Linear] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, LoRALinear):
-            module.set_submodule(name, layer.merged())
+            merged.setdefault(layer, layer.merged())
+            module.set_submodule(name, merged[layer])
     return module

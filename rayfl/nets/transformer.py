@@ -1,16 +1,15 @@
 """`Transformer`: an encoder of Hugging Face's from a folder, with a linear head."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
-from rayfl.errors import Conflict, Damaged, Missing
+from rayfl.errors import Conflict, Damaged
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import kind_name
 from rayfl.nets.split import Shape, SplitNet
-from rayfl.settings.imports import is_installed
-from rayfl.system.files import read_json
+from rayfl.nets.weights import file_digest
+from rayfl.system.encoder_folder import encoder_config
 
 
 class Encoder(nn.Module):
@@ -49,57 +48,54 @@ class Transformer(Architecture):
     positions: bool = False
     """Whether each position has scores of its own, for targets that are positions."""
 
-    @property
-    def files(self) -> list[str]:
-        """The configuration and the weights."""
-        there = Path(self.folder).expanduser()
-        return [*map(str, (there / "config.json", *sorted(there.glob("*.safetensors")))), *super().files]
+    def digests(self) -> dict[str, str]:
+        """Return those of configuration and weights, and the version of transformers."""
+        encoder_config(self.folder)
+        from transformers import __version__
 
-    def _facts(self) -> dict[str, Any]:
-        file = Path(self.folder).expanduser() / "config.json"
-        if not file.is_file():
-            raise Missing(file.absolute(), "is not there", "give net.folder with an encoder, on every host")
-        found = read_json(file)
-        if not isinstance(found, dict) or not isinstance(found.get("vocab_size"), int):
-            raise Damaged(file, "does not describe an encoder of texts: it has no vocab_size")
-        return {"pad_token_id": 0, "max_position_embeddings": None} | found
+        there = Path(self.folder).expanduser()
+        files = {
+            f"file {f}": file_digest(f) for f in (there / "config.json", *sorted(there.glob("*.safetensors")))
+        }
+        return {"transformers": __version__, **files, **super().digests()}
 
     def check_inputs(self, like: Tensor, classes: int) -> None:
-        """Refuse inputs that are no token ids, beyond the vocabulary, or too long."""
-        facts = self._facts()
+        """Refuse inputs that are no token ids, or beyond the vocabulary."""
         if like.dim() != 2 or like.is_floating_point():
             problem = f"{self} takes token ids of shape (length,), and the data have {kind_name(like)}"
             raise Conflict("net", problem, "name a column of texts as data.text of a Table")
-        known, longest = facts["vocab_size"], facts["max_position_embeddings"]
+        known = encoder_config(self.folder).vocab_size
         if not like.is_meta and (largest := int(like.max())) >= known:
             problem = f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}"
             raise Conflict("net", problem, "let data.tokenizer be the folder of the net")
-        if longest is not None and like.shape[1] > longest:
-            problem = f"{self} takes {longest} tokens, and texts have {like.shape[1]}"
-            raise Conflict("net", problem, f"set data.length to {longest} at most")
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        if not is_installed("transformers"):
-            raise Missing("net", f"is {self}, which needs transformers: pip install 'rayfl[text]'")
         from transformers import AutoModel  # takes seconds
         from transformers.utils import logging
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        facts, folder = self._facts(), str(Path(self.folder).expanduser())
+        config = encoder_config(self.folder)
         try:
-            body = AutoModel.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
+            body, found = AutoModel.from_pretrained(
+                Path(self.folder).expanduser(),
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation="eager",  # others leave out a mask where no text of a call is padded
+                output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError) as error:
             raise Damaged(self.folder, f"cannot be read as an encoder ({error})") from error
+        lost = [name for name in found["missing_keys"] if not name.startswith("pooler.")]
+        if lost or found["mismatched_keys"]:
+            odd = [*lost, *found["mismatched_keys"]][0]
+            raise Damaged(self.folder, f"lacks weights of its encoder, or has others, such as {odd}")
         if getattr(body, "pooler", None) is not None:
             body.pooler = None  # its output is not used
-        net = SplitNet(
-            Encoder(body, int(facts["pad_token_id"] or 0), self.positions),
-            nn.Sequential(),
-            nn.Linear(body.config.hidden_size, classes),
-        )
+        encoder = Encoder(body, config.pad_token_id, self.positions)
+        net = SplitNet(encoder, nn.Sequential(), nn.Linear(config.hidden_size, classes))
         net.draws = True  # attention drops by PyTorch's generator
         return net

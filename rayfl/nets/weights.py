@@ -43,7 +43,8 @@ def load_weights(module: nn.Module, file: str, net: str) -> None:
         found = {name: t for name, t in load_file(path).items() if not name.endswith(_COUNT)}
     except (OSError, SafetensorError) as error:
         raise Damaged(path, f"cannot be read as safetensors ({error})") from error
-    wanted = {n: t for n, t in module.state_dict(keep_vars=True).items() if not n.endswith(_COUNT)}
+    state, own = module.state_dict(keep_vars=True), getattr(module, "own_name", str)
+    wanted = {own(n): t for n, t in state.items() if not n.endswith(_COUNT)}
     if odd := sorted(found.keys() ^ wanted.keys()):
         where = "it" if odd[0] in found else "the net"
         problem = f"is {file}: {odd[0]!r} ({len(odd)} such names) is in {where} alone"

@@ -217,7 +217,9 @@ def machine_warnings(runs: Sequence[RunRecords], among: Sequence[RunRecords]) ->
             there = f"{name} {' and '.join(others)}, where most runs have {usual}"
             warnings.append(f"‖ {there}: last bits may differ")
     folders = {run.folder for run in runs}
-    for like in group_by(among, lambda run: (repr(run.config["net"]), run.config.get("seed", 0))).values():
+    for like in group_by(
+        among, lambda run: (repr(run.config.get("net")), run.config.get("seed", 0))
+    ).values():
         if len({run.machine.get(FROZEN) for run in like}) > 1 and folders & {run.folder for run in like}:
             warnings.append(f"‖ {FROZEN} of the same net and seed are not the same in all runs")
     return warnings

@@ -95,7 +95,7 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> tuple[list
         *_check_batches(plan.training, names, nets, context.nets, data),
         *_check_shared(method, plan, context),
     ]
-    return warnings, frozen_digest(nets, context)
+    return warnings, frozen_digest(plan, nets, context)
 
 
 _SET_VAL = "set data.val_fraction, for example to 0.1"

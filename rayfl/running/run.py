@@ -159,6 +159,8 @@ class FederationRun:
             looking = [*started.round_callbacks(), *callbacks]
             with Rounds(settings, session, folder, result_settings, asked, looking) as rounds:
                 stopped = rounds.run_with_recovery(manifest)
+            if not plan.digests().items() <= code.items():
+                warn("files of the net were changed while the run went on: its numbers may be of both")
             late = session.late_code() | (code_digests(new) if (new := own_modules() - imported) else {})
             if unseen := {name: late[name] for name in late.keys() - result_settings["code"].keys()}:
                 warn(

@@ -20,9 +20,7 @@ from rayfl.errors import BadCode, BadValue, Conflict, Damaged, UserError, error_
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.methods import FedBN, Method
-from rayfl.methods.base import further_nets
 from rayfl.nets import CNNB, Architecture
-from rayfl.nets.weights import file_digest
 from rayfl.record.checks import Cell
 from rayfl.record.folder import check_is, read_config, software
 from rayfl.record.history import CONFIG
@@ -229,10 +227,7 @@ class RunSettings(Settings, place=""):
         """
         there = software()
         processor = f"{there['processor']}, {counted(self.engine.threads, 'thread')}"
-        nets = [*self.plan().nets, *further_nets(self.method).values()]
-        files = [file for net in nets if isinstance(net, Architecture) for file in net.files]
-        read = {f"file {file}": file_digest(Path(file).expanduser()) for file in files}
-        return there | {"processor": processor} | self.own_code() | read
+        return there | {"processor": processor} | self.own_code() | self.plan().digests()
 
     def own_code(self) -> dict[str, str]:
         """Return digests of the user's own code that decides the run's numbers."""

@@ -82,9 +82,9 @@ class Net:
         self._bfloat16 = bfloat16
         module = self._draw_module(seed)
         self._build = again or build
-        self._hooked = hooks_of(module)
         self._uncut = module.uncut
         self._name_entries(module)
+        self._hooked = [each for each in hooks_of(module) if each[0] in self.entry_at]
         self.draws = put_dropout(module) or module.draws
         spare_padding(module)
         if bfloat16:
@@ -109,7 +109,7 @@ class Net:
         """
         twin = self._twin()
         twin.module.training = True  # it counts as training, see _refuse_renewal; the layers below decide
-        for name in names:
+        for name in {*names} - self._still:
             twin.module.get_submodule(name).training = True
         return twin
 
@@ -141,7 +141,7 @@ class Net:
 
     def _name_entries(self, module: SplitNet) -> None:
         """Name the entries of Params, and tell apart what is frozen."""
-        self._still = frozen_modules(module)
+        self._still = frozen_modules(module) | module.still
         self.frozen, entries = dict[str, Tensor](), dict[str, Tensor]()
         for prefix, part in module.named_modules():
             for own in own_entries(part):

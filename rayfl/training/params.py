@@ -43,7 +43,7 @@ class Params(Mapping[str, Tensor]):
         try:
             return self.tensors[name]
         except KeyError:
-            raise KeyError(f"{name!r} is no entry, as where a net has it frozen: {self!r}") from None
+            raise KeyError(f"{name!r} is no entry, as where a net has it frozen") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

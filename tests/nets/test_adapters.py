@@ -193,3 +193,47 @@ def test_names_that_no_entry_has_are_refused(tmp_path: Path) -> None:
     made = federation(tmp_path, method=FedPer(personal=["B", "hed.*"]))
     with refused(Unknown, "method.personal"):
         made.check(made.federated_data())
+
+
+class Shared(nn.Module):
+    """One layer under two names, and statistics without parameters."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(16, 16)
+        self.norm = nn.BatchNorm1d(16, affine=False)
+        self.last = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes]."""
+        return self.last(self.norm(self.second(self.first(x.flatten(1)).relu())))
+
+
+def test_a_layer_of_two_names_has_one_adapter(tmp_path: Path) -> None:
+    federation(tmp_path, net=LoRA(of=f"{__name__}.Shared")).run()
+    models, x = load_models(tmp_path), torch.rand(3, *SHAPE)
+    assert {*models.server["weights"]} == {"conv.first.A", "conv.first.B", "head.weight", "head.bias"}
+    written = export(tmp_path, 0, tmp_path / "merged.safetensors", merged=True)
+    base = Shared(SHAPE, CLASSES)
+    base.load_state_dict(load_file(written))
+    torch.testing.assert_close(base.eval()(x), models.scores(0, x)["global"], rtol=0, atol=1e-5)
+
+
+def weight_normed(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A layer whose weight is computed."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(16, 8))
+    return nn.Sequential(nn.Flatten(), layer, nn.Linear(8, num_classes))
+
+
+class Reading(Shared):
+    """Reads a layer's weight itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes]."""
+        return self.last(x.flatten(1) @ self.first.weight.T)
+
+
+@pytest.mark.parametrize("net", ["weight_normed", "Reading"])
+def test_layers_whose_weight_is_computed_or_read_by_others_are_refused(net: str) -> None:
+    with pytest.raises(BadCode):
+        build(LoRA(of=f"{__name__}.{net}"), SHAPE, CLASSES)

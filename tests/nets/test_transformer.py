@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rayfl import Federation, Inline, Ray, Training, load_models
 from rayfl.data import Table
-from rayfl.errors import Conflict, Damaged, Missing, UserError
+from rayfl.errors import BadCode, Conflict, Damaged, Missing, UserError
 from rayfl.methods import FedPer
-from rayfl.nets import Architecture, LoRA, Transformer, build
+from rayfl.nets import LoRA, Transformer, build
 from rayfl.training import Net
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -114,6 +115,7 @@ def test_fine_tuning_learns_and_is_the_same_in_all_processes(folder: Path, tmp_p
     assert (colour - thing)[0] > (colour - thing)[1]
     torch.testing.assert_close(models[0].module()(x), models.scores(0, x)["personal"])
     recorded = json.loads((tmp_path / "ray" / "environment.json").read_text())["code"]
+    assert recorded["transformers"] == transformers.__version__
     assert {Path(name).name for name in recorded if name.startswith("file ")} == {
         *("config.json", "model.safetensors")
     }
@@ -129,6 +131,7 @@ def test_a_stack_falls_back(folder: Path, tmp_path: Path, capsys: pytest.Capture
     [
         ({"data": {"x": ["number"]}}, Conflict, "data.text"),
         ({"data": {"tokenizer": None}}, Conflict, "data.text"),
+        ({"data": {"y": "words"}}, Conflict, "data.text"),
         ({"data": {"text": None, "tokenizer": None, "x": ["number"]}}, Conflict, "net"),
         ({"data": {"tokenizer": "nowhere"}}, Missing, "tokenizer.json"),
         ({"net": {"folder": "nowhere"}}, Missing, "config.json"),
@@ -150,24 +153,42 @@ def test_what_does_not_go_together_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("net", "like", "word"),
+    ("kind", "like", "word"),
     [
-        ("length", torch.zeros(2, 13).long(), "data.length"),
-        ("vocabulary", torch.full((2, 6), 12), "token ids"),
+        (BadCode, torch.zeros(2, 13).long(), "(13,)"),
+        (Conflict, torch.full((2, 6), 12), "token ids"),
     ],
 )
-def test_texts_beyond_the_encoder_are_refused(net: str, like: torch.Tensor, word: str, folder: Path) -> None:
-    with refused(Conflict, "net") as caught:
+def test_texts_beyond_the_encoder_are_refused(
+    kind: type[UserError], like: torch.Tensor, word: str, folder: Path
+) -> None:
+    with refused(kind, "net") as caught:
         build(Transformer(folder=str(folder)), tuple(like.shape[1:]), 2, like)
     assert word in str(caught.value)
 
 
 def test_damaged_folders_are_refused(folder: Path, tmp_path: Path) -> None:
-    net: Architecture = Transformer(folder=str(tmp_path))
-    for content, kind in (('{"a": 1}', Damaged), ((folder / "config.json").read_text(), Damaged)):
-        (tmp_path / "config.json").write_text(content)
+    net, like = Transformer(folder=str(tmp_path)), torch.zeros(2, 6).long()
+    known = json.loads((folder / "config.json").read_text())
+    weights = load_file(folder / "model.safetensors")
+    for config, kept, kind in (
+        ({"a": 1}, weights, Damaged),
+        (known | {"pad_token_id": None}, weights, Conflict),
+        (known | {"model_type": "t5"}, weights, UserError),
+        (known | {"quantization_config": {"quant_method": "bitsandbytes"}}, weights, UserError),
+        (known, {n: t for n, t in weights.items() if "layer.1" not in n}, Damaged),
+        (known | {"hidden_size": 32}, weights, Damaged),
+        (
+            known | {"model_type": "detr", "backbone": "some/net", "use_pretrained_backbone": True},
+            weights,
+            UserError,
+        ),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
         with pytest.raises(kind):
-            build(net, (6,), 2, torch.zeros(2, 6).long())
+            build(net, (6,), 2, like)
+    (tmp_path / "config.json").write_text(json.dumps(known))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(Damaged):
-        texts(tmp_path).federate(2, 0)
+        texts(tmp_path).load()

@@ -1,6 +1,7 @@
 """Weights from a file, from which all clients start."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from rayfl import Federation, Ray, load_models, resumed
 from rayfl.commands.export import export
 from rayfl.commands.run import run_from
 from rayfl.data import Synthetic
+from rayfl.engine.set_up import set_up
 from rayfl.errors import Conflict, Damaged, Missing, UserError
+from rayfl.methods import METHODS
 from rayfl.nets import CNNB, MLP, LoRA, Module, build
+from rayfl.nets.weights import file_digest
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
 
@@ -102,8 +106,51 @@ def test_modules_of_ones_own_have_their_own_names(tmp_path: Path) -> None:
 def test_the_base_of_adapters_has_a_file_of_its_own(file: Path) -> None:
     base = CNNB(weights=str(file))
     net = LoRA(of=base, targets=["fc.*"])
-    assert net.files == [str(file)]
-    assert LoRA(of=base, weights="adapters").files == [str(file), "adapters"]
-    assert LoRA(of="some.net").files == CNNB().files == []
+    assert net.digests() == base.digests() == {f"file {file}": file_digest(file)}
+    assert LoRA(of="some.net").digests() == CNNB().digests() == {}
     adapted, x = build(net, SHAPE, CLASSES), torch.rand(2, *SHAPE)
     torch.testing.assert_close(adapted.eval()(x), build(base, SHAPE, CLASSES).eval()(x))
+
+
+def test_weights_of_one_memory_stay_one(tmp_path: Path) -> None:
+    """Also where they are two parameters, and of a net with adapters under its own names."""
+    save_file(
+        {n: t.clone() for n, t in Viewed(SHAPE, CLASSES).state_dict().items()}, tmp_path / "a.safetensors"
+    )
+    net = build(Module(path=f"{__name__}.Viewed", weights=str(tmp_path / "a.safetensors")), SHAPE, CLASSES)
+    assert net.get_parameter("conv.first.weight") is net.get_parameter("conv.second.weight")
+    federation(tmp_path / "run", LoRA(of=f"{__name__}.Tied", targets=["first"])).run()
+    written = export(tmp_path / "run", 0, tmp_path / "b.safetensors")
+    again = build(LoRA(of=f"{__name__}.Tied", targets=["first"], weights=str(written)), SHAPE, CLASSES)
+    x = torch.rand(2, *SHAPE)
+    torch.testing.assert_close(again(x), load_models(tmp_path / "run").scores(0, x)["global"])
+
+
+class Viewed(Tied):
+    """Two parameters in one memory."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(shape, num_classes)
+        self.second.weight = nn.Parameter(self.first.weight.data)
+
+
+def test_nets_with_other_files_are_others(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    save_file({n: t + 1 for n, t in load_file(file).items()}, other)
+    nets = [Module(path="rayfl.nets.build_nothing", weights=str(each)) for each in (file, other)]
+    assert str(nets[0]) != str(nets[1])
+    made = federation(
+        tmp_path / "run", [CNNB(weights=str(file)), CNNB(weights=str(other))], method=METHODS["Local"]()
+    )
+    first, second = set_up(made.plan(), made.federated_data())[0]
+    assert not torch.equal(first.initial(0)["head.bias"], second.initial(0)["head.bias"])
+
+
+def test_processes_that_read_another_file_are_refused(file: Path, tmp_path: Path) -> None:
+    made = federation(tmp_path / "run", CNNB(weights=str(file)))
+    _, digest = made.check(made.federated_data())
+    plan = replace(made.plan(), frozen=digest)
+    set_up(plan, made.federated_data())
+    save_file({n: t + 1 for n, t in load_file(file).items()}, file)
+    with refused(Conflict, "net"):
+        set_up(plan, made.federated_data())

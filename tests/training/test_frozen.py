@@ -231,3 +231,19 @@ def test_the_default_is_a_net_without_frozen_weights(tmp_path: Path) -> None:
     result = small(tmp_path, method=FedAvg(), rounds=1).run()
     assert "frozen weights" not in json.loads((tmp_path / "environment.json").read_text())["code"]
     assert "frozen weights" not in result.machine
+
+
+def test_hooks_on_frozen_parameters_and_layers_that_train_alone() -> None:
+    def hooked() -> SplitNet:
+        module = Normed(SHAPE, 4).requires_grad_(True)
+        module.body[0].weight.register_hook(lambda g: g)
+        module.body.requires_grad_(False)
+        return _split(module)
+
+    net, x = Net(hooked), torch.rand(4, *SHAPE)
+    w = net.initial(0).map(lambda t: t.requires_grad_())
+    twin = net.training_only(["conv.body.1", "conv.norm"])
+    before = net.frozen_digest()
+    live = type(w)({n: t.detach().clone() for n, t in w.items()}, w.train_names, live=True)
+    twin(live, x)
+    assert net.frozen_digest() == before

@@ -91,8 +91,12 @@ class Table(SampleData):
         named = [name for name in ways if getattr(self, name)]
         if (self.test_by or self.test_group) and len(named) > 1:
             raise Conflict(f"data.{named[0]}", f"is given, and data.{named[1]}, too", "leave one of them out")
-        if (self.text is None) != (self.tokenizer is None) or (self.text and self.x):
-            raise Conflict("data.text", "and data.tokenizer go together, and without data.x")
+        if (self.text is None) != (self.tokenizer is None) or (
+            self.text and (self.x or self.text in self._used)
+        ):
+            raise Conflict(
+                "data.text", "and data.tokenizer go together, without data.x, and with another data.y"
+            )
 
     # ---- rows
 
