@@ -37,6 +37,7 @@ def export(
     view: str | None = None,
     format: Format = "safetensors",
     round: int | Literal["best"] | None = None,
+    merged: bool = False,
 ) -> Path:
     """Write a model of a run, and a JSON file beside it that describes its inputs and classes.
 
@@ -48,6 +49,7 @@ def export(
         format: ``safetensors`` writes the weights of a view that is one net, by their names; ``torch``
             a program of ``torch.export`` with its weights, of any view.
         round: completed rounds of the checkpoint, or ``best``, by validation; by default the newest one.
+        merged: whether linear layers take up their adapters, so that names are those of the base.
 
     Returns:
         The file with the model.
@@ -56,14 +58,16 @@ def export(
 
     models, result = load_models(folder, round, data=False), Result.load(folder)
     view = view or _headline_view(result, models)
-    return _write_model(models, result, client, Path(output), view, format)
+    return _write_model(models, result, client, Path(output), view, format, merged)
 
 
 def _write_model(
-    models: Models, result: Result, client: int, output: Path, view: str, format: Format
+    models: Models, result: Result, client: int, output: Path, view: str, format: Format, merged: bool
 ) -> Path:
     import torch
     from safetensors.torch import save
+
+    from rayfl.nets.adapters import merge_adapters
 
     path, formats = output, {ending: name for name, ending in MODEL_ENDINGS.items()}
     if (other := formats.get(output.suffix, format)) != format:
@@ -75,11 +79,14 @@ def _write_model(
         if plain is None:
             problem = f"{view} is made of several nets, and has no weights of one net"
             raise Conflict("view", problem, "give --format torch")
+        plain = merge_adapters(plain) if merged else plain
         content = save(
             {n: t.clone(memory_format=torch.contiguous_format) for n, t in plain.state_dict().items()}
         )
     else:
-        torch.export.save(_exported_program(models[client].module(view), models), file := io.BytesIO())
+        module = models[client].module(view)
+        module = merge_adapters(module) if merged else module
+        torch.export.save(_exported_program(module, models), file := io.BytesIO())
         content = file.getvalue()
     write_file(path, content, "choose another --output")
     about = _model_facts(models, result, client, view, format, path)
@@ -151,6 +158,7 @@ def export_models(
     output: str | None = None,
     round: int | Literal["best"] | None = None,
     matrix: str | None = None,
+    merged: bool = False,
 ) -> None:
     """Write a client's trained model for other programs, with a JSON file beside it: classes, inputs and how
     they are normalised. The data set is not needed.
@@ -165,6 +173,7 @@ def export_models(
             with checkpoint_keep=best; default: the newest checkpoint.
         matrix: write instead the figure of every one of these models on the test data of every one of these
             clients, as CSV: a row for each model. This needs the data set.
+        merged: let linear layers take up their adapters, so that names are those of the base.
     """
     # rayfl writes no code into run folders: code there may be a stranger's.
     foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(run).rglob("*"))
@@ -186,7 +195,7 @@ def export_models(
         if len(clients) > 1 and place.suffix in MODEL_ENDINGS.values():
             raise Conflict("--output", f"{place} is one file, for {len(clients)} clients: give a folder")
         for number in clients:
-            print_note(_write_model(models, result, number, place, view, format))
+            print_note(_write_model(models, result, number, place, view, format, merged))
             if not models[number].trained:
                 warn(f"client {number} has never trained: its model is the initial one, or the server's")
 

@@ -18,6 +18,7 @@ from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.methods.base import further_nets
 from rayfl.nets import Architecture, Module
+from rayfl.nets.module import innermost
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.context import Averaging
@@ -187,6 +188,7 @@ class Plan:
         attack: what some clients do to harm the others.
         aggregation: what the server does with changes of weights in the place of their sums.
         expected: how many of so many clients a round has on average; by default all.
+        frozen: the digest of what is frozen in the nets, where that is known.
     """
 
     method: Method
@@ -203,6 +205,7 @@ class Plan:
     attack: Attack | None = None
     aggregation: Aggregation | None = None
     expected: Callable[[int], float] = float
+    frozen: str | None = None
 
     @property
     def nets(self) -> Sequence[Architecture | str]:
@@ -220,10 +223,17 @@ class Plan:
         parts = (self.transforms, self.attack, attackers, self.aggregation)
         return Pipeline(uploads, self.expected(clients), *parts)
 
+    def digests(self) -> dict[str, str]:
+        """Return digests of files of the nets, and whatever else decides what they compute, by name."""
+        nets = (*self.nets, *further_nets(self.method).values())
+        each = [net.digests() for net in nets if isinstance(net, Architecture)]
+        return {name: digest for found in each for name, digest in found.items()}
+
     @property
     def import_paths(self) -> list[str]:
         """The import paths of nets, metrics and the loss in the plan."""
-        nets = (*self.nets, *further_nets(self.method).values())
+        every = (*self.nets, *further_nets(self.method).values())
+        nets = [innermost(net) for net in every if net is not None]
         names = [
             *self.metrics,
             self.training.loss,

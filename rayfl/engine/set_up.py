@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from rayfl.engine.base import Plan
 from rayfl.engine.guard import guard_call
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download, check_state, check_views, first_server_state
-from rayfl.errors import BadCode, UserError, error_context
+from rayfl.errors import BadCode, Conflict, UserError, error_context
 from rayfl.evaluation.score import answer_at_once
 from rayfl.methods import Method
 from rayfl.methods.base import further_nets
@@ -81,7 +82,19 @@ def set_up(plan: Plan, data: FederatedData) -> tuple[list[Net], Context]:
         nets_differ=len(nets) > 1,
         total_rounds=plan.rounds if method.facts.uses_rounds else None,
     )
-    return [nets[name] for name in names], replace(context, prepared=method.prepare(context))
+    context = replace(context, prepared=method.prepare(context))
+    found = [nets[name] for name in names]
+    if plan.frozen not in (None, frozen_digest(plan, found, context)):
+        problem = "has other frozen weights, or files, here than where the run was started"
+        raise Conflict("net", problem, "give every host the same files, and leave them as they are")
+    return found, context
+
+
+def frozen_digest(plan: Plan, nets: Sequence[Net], context: Context) -> str:
+    """Return a digest of what is frozen in the nets, also further ones, and of their files; else nothing."""
+    each = [net.frozen_digest() for net in dict.fromkeys([*nets, *context.nets.values()])]
+    each += plan.digests().values()
+    return hashlib.sha256(repr(each).encode()).hexdigest()[:16] if any(each) else ""
 
 
 def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
@@ -91,7 +104,7 @@ def _build_net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torc
 
 def _new_net(plan: Plan, making: Callable[[], SplitNet], again: Callable[[], SplitNet] | None = None) -> Net:
     bfloat16 = plan.training.precision == "bfloat16"
-    return Net(making, dtype=plan.training.dtype, bfloat16=bfloat16, again=again)
+    return Net(making, seed=plan.seed, dtype=plan.training.dtype, bfloat16=bfloat16, again=again)
 
 
 def _modules_of(method: Method, net: Net) -> Mapping[str, Callable[[], nn.Module]]:

@@ -17,7 +17,7 @@ from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.record.folder import check_is, read_config, read_environment
 from rayfl.record.history import CONFIG, METRICS, History, Scores, read_history
 from rayfl.settings.base import DisplayMixin, UnquotedText
-from rayfl.system.own_code import MARKED, UNTIL
+from rayfl.system.own_code import FROZEN, MARKED, UNTIL
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
@@ -149,13 +149,16 @@ class RunRecords(DisplayMixin):
     @cached_property
     def code(self) -> dict[str, str]:
         """Digests of rayfl's and the user's own code, by name, as ``environment.json`` has them."""
-        return {name: own for name, own in self._recorded_code if name.partition(UNTIL)[0] not in MARKED}
+        beside = (*MARKED, FROZEN)
+        return {name: own for name, own in self._recorded_code if name.partition(UNTIL)[0] not in beside}
 
     @cached_property
     def machine(self) -> dict[str, str]:
-        """Versions of libraries and the kind of processor, all that the run has had, by name."""
+        """Versions of libraries, kind of processor and frozen weights, all that the run has had, by name."""
         found = [(name.partition(UNTIL)[0], version) for name, version in self._recorded_code]
-        versions = {name: dict.fromkeys(own for known, own in found if known == name) for name in MARKED}
+        versions = {
+            name: dict.fromkeys(own for known, own in found if known == name) for name in (*MARKED, FROZEN)
+        }
         return {name: " and ".join(own) for name, own in versions.items() if own}
 
     @cached_property

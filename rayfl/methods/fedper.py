@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast, get_args
+
 from torch import nn
 
+from rayfl.errors import Unknown
 from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.system.text import fits_pattern
+from rayfl.training import Context
 from rayfl.training.net import Cut, Net
 
 
@@ -18,11 +24,23 @@ class FedPer(PartlyPersonal):
     weights; all layers are trained together by SGD, as in its Algorithm 1.
     """
 
-    personal: Cut = "last_layer"
+    personal: Cut | Sequence[str] = "last_layer"
     """``last_layer`` keeps the last linear layer with the client; ``fc_stack`` everything after the flatten,
-    with its BatchNorm layers.
+    with its BatchNorm layers; or names of entries, their ends, or patterns: ``[B]`` of a net with adapters is
+    FedSA-LoRA (Guo et al., ICLR 2025).
     """
+
+    def prepare(self, context: Context) -> None:
+        """Refuse a name that no entry has."""
+        for pattern in () if self.personal in get_args(Cut) else self.personal:
+            if not any(fits_pattern(name, pattern) for name in context.net.modules_of):
+                there = ", ".join(context.net.modules_of)
+                raise Unknown(
+                    "method.personal", f"has {pattern!r}, which no entry fits", f"There are {there}"
+                )
 
     def shared(self, net: Net, name: str, module: nn.Module) -> bool:
         """Share the base layers."""
-        return name not in net.names(self.personal, "head")
+        if self.personal in get_args(Cut):
+            return name not in net.names(cast(Cut, self.personal), "head")
+        return not any(fits_pattern(name, pattern) for pattern in self.personal)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from rayfl.methods.fedper import FedPer
+from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, State
+from rayfl.training.net import Cut, Net
 
 
-class FedRep(FedPer):
+class FedRep(PartlyPersonal):
     """Shared representations (Collins et al., ICML 2021).
 
     Clients keep their classifiers, and train the two parts in turn: first the classifier on the received
@@ -21,8 +22,14 @@ class FedRep(FedPer):
     BatchNorm layers of the representation use their running statistics.
     """
 
+    personal: Cut = "last_layer"
+    """``last_layer`` keeps the last linear layer with the client; ``fc_stack`` all after the flatten."""
     head_epochs: Annotated[int, at_least(1)] = 10
     """Epochs of the classifier in a round, tau in the paper; the representation has ``training.epochs``."""
+
+    def shared(self, net: Net, name: str, module: nn.Module) -> bool:
+        """Share the representation."""
+        return name not in net.names(self.personal, "head")
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the classifier, then the representation (Algorithm 1, lines 7 to 10)."""

@@ -16,11 +16,12 @@ from rayfl.nets.convolutional import (
 )
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.mlp import MLP
-from rayfl.nets.module import Module, build
+from rayfl.nets.module import LoRA, Module, build
 from rayfl.nets.probabilistic import FedSRAlexNet, FedSRCNN, GaussianMean
 from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
 from rayfl.nets.text import CharLSTM, TokenMLP
+from rayfl.nets.transformer import Transformer
 from rayfl.nets.vit import ViT
 from rayfl.settings.base import classes_by_name
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import field
+from pathlib import Path
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -10,11 +12,19 @@ from torch import Tensor, nn
 from rayfl.errors import Conflict
 from rayfl.nets.head import kind_name
 from rayfl.nets.split import Shape
+from rayfl.nets.weights import file_digest
 from rayfl.settings import Value, at_least
 
 
 class Architecture(Value, ABC, place="net"):
     """A net without weights: a class with the options that it is built with, see :mod:`rayfl.settings`."""
+
+    weights: str | None = field(default=None, kw_only=True)
+    """File of safetensors with the weights that all clients start from, as ``rayfl export`` writes them."""
+
+    def digests(self) -> dict[str, str]:
+        """Return digests of what decides numbers besides options, such as files; all hosts need the same."""
+        return {f"file {self.weights}": file_digest(Path(self.weights).expanduser())} if self.weights else {}
 
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse data that the net is not for.

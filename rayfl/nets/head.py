@@ -64,9 +64,9 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
 
 
 def check_training(net: SplitNet, name: str, like: Tensor) -> None:
-    """Put a net in train mode, and refuse one that draws, fails or has nothing to train there.
+    """Put a net in train mode, and refuse one that fails or has nothing to train there; note if it draws.
 
-    PyTorch's own layers are left in eval mode: those that draw are replaced or refused where they are used.
+    PyTorch's own layers are left in eval mode: those that draw are replaced or noted where they are used.
     """
     check_batches(net.eval(), name, like)
     trained = copy.deepcopy(net.train())
@@ -83,9 +83,10 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         changed, first = changed_value(constants, buffers(trained, weights=False)), attributes(trained)
         trained.load_state_dict(net.state_dict(), strict=False)  # so that what differs now is no weight
         trained(like)
-    if drawn:
-        problem = f"{name} draws from {drawn[0]}'s global generator in train mode, as F.dropout does"
-        raise BadCode("net", f"{problem}, {_BY_PROCESS}", "use layers, as nn.Dropout")
+    if "NumPy" in drawn:
+        problem = f"{name} draws from NumPy's global generator in train mode, {_BY_PROCESS}"
+        raise BadCode("net", problem, "draw from PyTorch's, which rayfl seeds")
+    net.draws = "PyTorch" in drawn
     if replaced:
         problem = f"{name} replaces its buffer {replaced[0]!r} in train mode by another tensor, which is lost"
         remedy = f"write into the buffer, as self.{replaced[0].rpartition('.')[2]}.copy_(...) does"

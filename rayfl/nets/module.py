@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError, error_context, out_of_memory
+from rayfl.nets.adapters import put_adapters
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, eval_scores, kind_name, parts_differ, split_at_head, with_numbers
 from rayfl.nets.memory import generators
-from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
+from rayfl.nets.split import Shape, SplitNet, drop_batch_counts, share_weights
+from rayfl.nets.transformer import Transformer
+from rayfl.nets.weights import load_weights
+from rayfl.settings import above, at_least
 from rayfl.settings.arguments import describe_object, union_members
 from rayfl.settings.base import class_names
 from rayfl.settings.imports import ImportPath, import_by_path
@@ -53,7 +57,7 @@ class Module(Architecture):
 
     def __str__(self) -> str:
         """Return the import path, where there is no other option."""
-        return describe_object(self) if self.head or self.arguments else self.path
+        return describe_object(self) if self.head or self.arguments or self.weights else self.path
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Call the class or function; what it returns need not be an ``nn.Module``."""
@@ -144,6 +148,38 @@ def _return_type(function: Callable[..., Any]) -> Any:
         return None
 
 
+class LoRA(Architecture):
+    """A net with low-rank adapters (Hu et al., "LoRA", ICLR 2022): they and the head are trained and travel.
+
+    All else is frozen. A is drawn as a linear layer's weights are, B starts at 0.
+    """
+
+    of: Architecture | str
+    """The net; its own ``weights`` are those of the base."""
+    rank: Annotated[int, at_least(1)] = 8
+    """Rows of A, columns of B."""
+    alpha: Annotated[float, above(0)] = 16.0
+    """Adapters are multiplied by ``alpha / rank``."""
+    targets: Sequence[str] | None = None
+    """Linear layers that get adapters: their names, the ends of these, or patterns such as ``*.mlp.*``; by
+    default all below the head.
+    """
+    train_a: bool = True
+    """Whether A is trained; else it stays as it is drawn (FFA-LoRA: Sun et al., ICLR 2024)."""
+
+    def digests(self) -> dict[str, str]:
+        """Return those of the base, and the net's own."""
+        return {**({} if isinstance(self.of, str) else self.of.digests()), **super().digests()}
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        return build(self, shape, classes)
+
+    def put_adapters(self, net: SplitNet) -> SplitNet:
+        """Put the adapters into the base."""
+        return put_adapters(net, self.rank, self.alpha, self.targets, self.train_a)
+
+
 _THREAD = threading.local()
 """Has the net that this thread makes, if it makes one."""
 
@@ -168,12 +204,17 @@ def build(
     if isinstance(net, str):
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
+    if isinstance(net, LoRA):
+        adapted = net.put_adapters(build(net.of, shape, classes, like, again))
+        return _tried(net, _with_weights(net, adapted), like)
     net.check_inputs(like, classes)
+    if isinstance(net, Transformer):
+        return _tried(net, _build_watched(net, shape, classes), like)
     if not is_own_net(net):
         known: Any = net.build(shape, classes)
-        return known
+        return _with_weights(net, known)
     try:
-        built, like = _build_own(net, shape, classes), with_numbers(like)
+        built, like = _build_watched(net, shape, classes), with_numbers(like)
         if not isinstance(built, SplitNet):
             head = net.head if isinstance(net, Module) else ""
             built = split_at_head(built, str(net), classes, like, head)
@@ -191,13 +232,29 @@ def build(
         raise BadCode("net", problem, raised) from error
 
 
+def innermost(net: Architecture | str) -> Architecture | str:
+    """Return a net without adapters."""
+    return innermost(net.of) if isinstance(net, LoRA) else net
+
+
 def is_own_net(net: Architecture | str) -> bool:
     """Return whether a net is the user's own or of another package, and none of rayfl's."""
+    net = innermost(net)
     path = net.path if isinstance(net, Module) else net
     return not path.startswith("rayfl.") if isinstance(path, str) else is_own(type(net))
 
 
-def _build_own(net: Architecture, shape: Shape, classes: int) -> Any:
+def _tried(net: Architecture, built: SplitNet, like: Tensor) -> SplitNet:
+    """Return a net that can be called; lengths of texts, or layers that read others' weights, may not fit."""
+    try:
+        eval_scores(built, str(net), with_numbers(like))
+    except (RuntimeError, IndexError, AttributeError) as error:
+        problem = f"{net} does not work for {kind_name(like)}"
+        raise BadCode("net", problem, f"it raises {type(error).__name__}: {error}") from error
+    return built
+
+
+def _build_watched(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
     _watch_addresses()
@@ -209,6 +266,14 @@ def _build_own(net: Architecture, shape: Shape, classes: int) -> Any:
     if generators()["NumPy"] != before:
         problem = f"{net} draws from NumPy's global generator where it is made"
         raise BadCode("net", problem, "draw from PyTorch's, which rayfl seeds")
+    return _with_weights(net, built)
+
+
+def _with_weights(net: Architecture, built: Any) -> Any:
+    """Return what a net has built, with the weights of its file if it has one."""
+    if net.weights:
+        share_weights(built)  # which have one memory now, and would have two
+        load_weights(built, net.weights, str(net))
     return built
 
 

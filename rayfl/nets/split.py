@@ -40,6 +40,8 @@ class SplitNet(nn.Module):
         head_name: of the head in the module that was split, whose own forward the whole net then runs; None
             where no module was.
         uncut: name of a net whose parts do not make the whole in train mode; empty for others.
+        still: names of modules that count as frozen though they have no parameters.
+        draws: whether code of its own draws from PyTorch's global generator in train mode.
     """
 
     def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
@@ -49,6 +51,8 @@ class SplitNet(nn.Module):
         self.head = head
         self.head_name: str | None = None
         self.uncut = ""
+        self.draws = False
+        self.still = frozenset[str]()
         for layer in self.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap
@@ -73,6 +77,13 @@ class SplitNet(nn.Module):
         finally:
             self.conv.set_submodule(self.head_name, nothing)
         return scores
+
+    def own_name(self, entry: str) -> str:
+        """Return the name that a weight has in the module that was split, or in this one without such."""
+        part, _, name = entry.partition(".")
+        if self.head_name is None:
+            return entry
+        return f"{self.head_name}.{name}".lstrip(".") if part == "head" else name
 
     def plain(self) -> nn.Module:
         """Return the net under its own names, with counts of batches of 0; this object is used up.

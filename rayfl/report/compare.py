@@ -33,7 +33,7 @@ from rayfl.report.text import (
     size,
 )
 from rayfl.settings.description import changes_data, changes_experiment, flatten_config
-from rayfl.system.own_code import MARKED
+from rayfl.system.own_code import FROZEN, MARKED
 from rayfl.system.text import counted, did_you_mean, one_line
 
 _Item = TypeVar("_Item")
@@ -206,8 +206,8 @@ def data_warnings(run: RunRecords) -> list[str]:
     return warnings
 
 
-def machine_warnings(runs: Sequence[RunRecords], among: Iterable[RunRecords]) -> list[str]:
-    """Return warnings about runs with other versions or processors than most of those beside them."""
+def machine_warnings(runs: Sequence[RunRecords], among: Sequence[RunRecords]) -> list[str]:
+    """Return warnings about runs with other versions or frozen weights than most of those beside them."""
     every, warnings = [run.machine for run in among], []
     for name in MARKED:
         counts = Counter(machine[name] for machine in every if name in machine)
@@ -216,6 +216,12 @@ def machine_warnings(runs: Sequence[RunRecords], among: Iterable[RunRecords]) ->
         if others := [value for value in odd if value != usual]:
             there = f"{name} {' and '.join(others)}, where most runs have {usual}"
             warnings.append(f"‖ {there}: last bits may differ")
+    folders = {run.folder for run in runs}
+    for like in group_by(
+        among, lambda run: (repr(run.config.get("net")), run.config.get("seed", 0))
+    ).values():
+        if len({run.machine.get(FROZEN) for run in like}) > 1 and folders & {run.folder for run in like}:
+            warnings.append(f"‖ {FROZEN} of the same net and seed are not the same in all runs")
     return warnings
 
 

@@ -11,7 +11,7 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.data.federated import LEAST_TEST
 from rayfl.engine.base import Plan
-from rayfl.engine.set_up import set_up, try_prepare, try_scores, try_steps
+from rayfl.engine.set_up import frozen_digest, set_up, try_prepare, try_scores, try_steps
 from rayfl.engine.travel import first_server_state
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
@@ -19,7 +19,6 @@ from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
 from rayfl.methods.base import further_nets
-from rayfl.nets.base import TokenArchitecture
 from rayfl.nets.module import is_own_net
 from rayfl.settings.arguments import arguments_of
 from rayfl.system.own_code import is_own
@@ -31,8 +30,12 @@ from rayfl.training.losses import BatchLoss, resolve_loss
 from rayfl.training.sums import Reduction
 
 
-def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
-    """Refuse what cannot work before any process is started; return warnings."""
+def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> tuple[list[str], str]:
+    """Refuse what cannot work before any process is started.
+
+    Returns:
+        Warnings, and the digest of what is frozen in the nets, which is empty where nothing is.
+    """
     method = plan.method
     own = type(method) not in METHODS.values()
     if own:
@@ -85,13 +88,14 @@ def check_run(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         raise Conflict("protocol", problem, f"{_SET_VAL}, or choose another protocol")
     names = [str(net) for net in plan.nets]
     warning = method.warning(plan.training, data, {})
-    return [
+    warnings = [
         *([] if warning is None else [warning]),
         *_check_warmup(plan),
         *_check_validation(method, data),
         *_check_batches(plan.training, names, nets, context.nets, data),
         *_check_shared(method, plan, context),
     ]
+    return warnings, frozen_digest(plan, nets, context)
 
 
 _SET_VAL = "set data.val_fraction, for example to 0.1"
@@ -217,13 +221,13 @@ def _check_outputs(plan: Plan, nets: Sequence[Net], data: FederatedData) -> None
     x, y = examples.batch(torch.zeros(2, dtype=torch.int64))
     wanted = [2, *(y.shape[1:] if positions else ()), dataset.outputs]
     for net, name in dict(zip(nets, plan.nets, strict=True)).items():
-        if not (positions or is_own_net(name) or isinstance(name, TokenArchitecture)):  # others give one row
-            continue
         with torch.no_grad():
             found = list(net.eval(net.initial(plan.seed), x).shape)
         if found != wanted:
             problem = f"{name}: of two inputs it gives scores {found}, and the targets need {wanted}"
-            raise Conflict("net", problem, "choose CharLSTM with net.positions, or one of your own")
+            raise Conflict(
+                "net", problem, "choose CharLSTM or Transformer with net.positions, or one of your own"
+            )
 
 
 def _check_task(method: Method, data: FederatedData) -> None:
@@ -247,5 +251,5 @@ def _check_shared(method: Method, plan: Plan, context: Context) -> list[str]:
         return []
     return [
         f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
-        f"{', '.join(map(str, plan.nets))} has no such part: all of it is averaged"
+        f"{', '.join(map(str, plan.nets))} has no such part that is not frozen: all of it is averaged"
     ]

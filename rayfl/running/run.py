@@ -34,7 +34,7 @@ from rayfl.evaluation.metrics import Validation, client_figures
 from rayfl.methods.base import has_exchange
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config, software
+from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused, read_config
 from rayfl.record.history import CONFIG, LOG, read_records
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
@@ -57,7 +57,7 @@ from rayfl.sampling import Bernoulli, takes_all
 from rayfl.settings.description import config_of, display_name, dump_config, flatten_config, public_path
 from rayfl.system.files import explain_write_errors, lock_folder
 from rayfl.system.log import RunLog, log, warnings_shown
-from rayfl.system.own_code import code_digests, own_modules
+from rayfl.system.own_code import FROZEN, code_digests, own_modules
 from rayfl.system.signals import asked_to_stop
 from rayfl.system.text import counted, one_line, print_note, short_repr, warn
 
@@ -128,21 +128,23 @@ class FederationRun:
         with given.start_in_background(name, quiet=settings.quiet, in_group=self.in_group) as started:
             data = settings.federated_data()
             settings = replace(settings, clients=len(data)).with_noise(data.seen)
-            for warning in settings.check(data):
+            warnings, frozen = settings.check(data)
+            for warning in warnings:
                 warn(warning)
             if not (self.resumes and flatten_config(read_config(path)).get("engine.execution") == "stacked"):
                 settings = _loop_where_stacks_differ(settings, given, data)
             cohort = partial(settings.recorded_cohort, samples=data.sizes)
             size = settings.cohort_size(data.sizes)
             settings = replace(settings, engine=settings.engine.with_stack(size, len(data)))
-            plan, groups = settings.plan(), len(settings.engine.groups(range(size)))
-            code = settings.code()
+            plan = replace(settings.plan(), frozen=frozen)
+            groups = len(settings.engine.groups(range(size)))
+            code = settings.code() | ({FROZEN: frozen} if frozen else {})
             result_settings = settings.result_settings(data) | {"code": code}
             manifest = None
             if self.resumes:
                 manifest = checkpoint_to_resume(path, settings.rounds, result_settings, cohort, self.any_code)
             _report_start(settings, path, manifest.round if manifest else 0, data)
-        data = started.share_data(data, {name: code[name] for name in code.keys() - software().keys()})
+        data = started.share_data(data, settings.own_code())
         workers = started.make_workers(plan, data, groups)
         with Session(plan, data, workers) as session, asked_to_stop(lambda: workers.hangs) as asked:
             manifest = restore_session(session, path, manifest, result_settings, cohort)
@@ -157,6 +159,8 @@ class FederationRun:
             looking = [*started.round_callbacks(), *callbacks]
             with Rounds(settings, session, folder, result_settings, asked, looking) as rounds:
                 stopped = rounds.run_with_recovery(manifest)
+            if not plan.digests().items() <= code.items():
+                warn("files of the net were changed while the run went on: its numbers may be of both")
             late = session.late_code() | (code_digests(new) if (new := own_modules() - imported) else {})
             if unseen := {name: late[name] for name in late.keys() - result_settings["code"].keys()}:
                 warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from rayfl.evaluation.metrics import Validation
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import PARTITION, read_history, read_partition, read_population, read_records
 from rayfl.running.settings import RunSettings, recorded_settings
-from rayfl.system.own_code import changed_code
+from rayfl.system.own_code import FROZEN, changed_code
 from rayfl.system.text import warn
 
 
@@ -60,7 +61,8 @@ def load_models(folder: str | Path, round: int | Literal["best"] | None = None, 
     checkpoints.check_settings(manifest, settings)
     if other := changed_code(manifest.settings.get("code", {}), run.code()):
         warn(f"{folder} was run with other code ({', '.join(other)}): models may score otherwise")
-    worker, server = local_pair(run.plan(), found)
+    plan = replace(run.plan(), frozen=manifest.settings.get("code", {}).get(FROZEN, ""))
+    worker, server = local_pair(plan, found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)
     first = read_history(Path(folder)).first

@@ -223,11 +223,11 @@ class RunSettings(Settings, place=""):
     def code(self) -> dict[str, str]:
         """Return what decides the run's numbers besides settings and data; records and checkpoints carry it.
 
-        By name: rayfl's sources, versions, the kind of processor, and the user's own code.
+        By name: rayfl's sources, versions, the kind of processor, the user's own code, and files of nets.
         """
         there = software()
         processor = f"{there['processor']}, {counted(self.engine.threads, 'thread')}"
-        return there | {"processor": processor} | self.own_code()
+        return there | {"processor": processor} | self.own_code() | self.plan().digests()
 
     def own_code(self) -> dict[str, str]:
         """Return digests of the user's own code that decides the run's numbers."""
@@ -320,11 +320,14 @@ class RunSettings(Settings, place=""):
         found = self.transforms
         return found if isinstance(found, list) else [] if found is None else [found]
 
-    def check(self, data: FederatedData) -> list[str]:
-        """Refuse what cannot work, before any process is started; return the warnings for the user.
+    def check(self, data: FederatedData) -> tuple[list[str], str]:
+        """Refuse what cannot work, before any process is started.
 
         Args:
             data: what ``federated_data`` returns.
+
+        Returns:
+            Warnings for the user, and the digest of what is frozen in the nets, empty where nothing is.
 
         Raises:
             UserError: method, net, data, training and protocol do not go together.
@@ -344,7 +347,7 @@ class RunSettings(Settings, place=""):
             needs = "is best, which needs validation data, and checkpoint_every and eval_every above 0"
             raise Conflict("checkpoint_keep", needs, "set data.val_fraction, or leave it out")
         settled = replace(self, clients=len(data)).with_noise(data.seen)
-        warnings = checks.check_run(settled.plan(), self.protocol, data)
+        warnings, frozen = checks.check_run(settled.plan(), self.protocol, data)
         if (promise := settled.guarantee(data.seen, self.rounds)) and promise[0] is None:
             warnings.append(f"transforms: {type(self.private).__name__}, and {promise[1]}")
         if patience := self.protocol.patience:
@@ -353,7 +356,7 @@ class RunSettings(Settings, place=""):
                 warnings.append(f"{given}: a run that ends early lacks the last round, which sampling counts")
             if not self.eval_every:
                 warnings.append(f"{given}, and eval_every is 0: without evaluations no run ends early")
-        return warnings
+        return warnings, frozen
 
     def _check_recorded(self) -> None:
         """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""

@@ -28,6 +28,8 @@ RAYFL = f"{ROOT}{os.sep}"
 MAIN = "__main__"
 UNTIL = " to round "
 """In records, separates what was replaced during a run from its last round."""
+FROZEN = "frozen weights"
+"""Name of their digest, which is not known before nets are built, and which may depend on the seed."""
 MARKED = ("torch", "numpy", "ray", "processor")
 """What changes the last bits alone: reports mark it, where other code has rows of its own."""
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
@@ -100,14 +102,14 @@ def own_modules() -> set[str]:
 
 
 def changed_code(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """Return the names whose code differs from what was recorded; the kind of processor is none.
+    """Return the names whose code, or frozen weights, differ from what was recorded; no kind of processor.
 
     Args:
         recorded: what a run has recorded of its code, also of that which was replaced during the run.
         there: the same of this process.
     """
     names = [name for name in recorded if UNTIL not in name and name != "processor"]
-    return [name for name in names if there.get(name) != recorded[name]]
+    return [n for n in names if there.get(n) != recorded[n] and (n in there or n != FROZEN)]
 
 
 def imports_late(module: str) -> bool:

@@ -6,6 +6,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 _ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that control a terminal, or are invisible
 _JOINERS = "\u200c\u200d"  # invisible, but parts of words and of emoji
@@ -68,6 +69,11 @@ OTHER_NAMES = {
     **{"algorithm": ("method",), "dataset": ("data",), "eval_gap": ("eval_every",), "model": ("net",)},
 }
 """What other simulators call something -> what rayfl calls it, as a value or as an option."""
+
+
+def fits_pattern(name: str, pattern: str) -> bool:
+    """Return whether a dotted name, or its end after a dot, is as a pattern with ``*`` and ``?`` says."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
 def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:

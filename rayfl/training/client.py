@@ -88,6 +88,7 @@ class Client:
             # training.bn_single=eval; otherwise the run was refused before it started
             net, self.nets = net.eval, {name: other.eval for name, other in self.nets.items()}
         self.net = net
+        self._draws = net.draws or any(other.draws for other in self.nets.values())
         self.task = examples.task
         self._loss = resolve_loss(training.loss, self.task)
         self._id = id

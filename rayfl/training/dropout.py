@@ -3,12 +3,16 @@
 PyTorch's layers draw from a global generator, so that results would depend on which process trains a client,
 and after whom. ``Net`` puts ``Dropout`` in their place. A mask is a function of the step's key and of how
 many masks the loss has drawn before it: layers, calls, steps and clients are independent of one another.
+
+Where nets draw otherwise, as attention does, the loop seeds the global generators by the key of each step.
+A stack cannot do that for many clients in one call, so that such nets are trained in the loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -112,16 +116,37 @@ _KEYED: dict[type[nn.Module], Callable[[float], nn.Module]] = {
 _DRAWING = (_DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
-def put_dropout(net: nn.Module) -> None:
-    """Put ``Dropout`` in the place of PyTorch's dropout layers, and refuse layers that draw otherwise.
+def put_dropout(net: nn.Module) -> bool:
+    """Put ``Dropout`` in the place of PyTorch's dropout layers; return whether others draw otherwise.
 
     Raises:
-        UserError: a layer draws from a global generator, and nothing takes its place.
+        UserError: a layer would draw from what no generator seeds.
     """
+    draws = False
     for above, module in list(net.named_modules()):
         for name, layer in module._modules.items():
             if layer is not None:
-                module._modules[name] = _keyed_layer(f"{above}.{name}".lstrip("."), layer)
+                module._modules[name] = made = _keyed_layer(f"{above}.{name}".lstrip("."), layer)
+                draws = draws or _draws(made)
+    return draws
+
+
+@contextmanager
+def step_draws(key: Tensor, draws: bool) -> Iterator[None]:
+    """Seed PyTorch's global generators for a step of a loop, where nets draw from them.
+
+    Args:
+        key: of the step, a 0-d int64.
+        draws: whether they do.
+    """
+    if not draws:
+        yield
+        return
+    with torch.random.fork_rng(devices=[key.device] if key.is_cuda else []):
+        torch.random.default_generator.manual_seed(int(key))
+        if key.is_cuda:
+            torch.cuda.default_generators[key.device.index].manual_seed(int(key))
+        yield
 
 
 def _keyed_layer(name: str, layer: nn.Module) -> nn.Module:
@@ -133,15 +158,14 @@ def _keyed_layer(name: str, layer: nn.Module) -> nn.Module:
         return _KEYED[type(layer)](found.p)
     if type(layer).__name__ == "StochasticDepth":  # of torchvision, which need not be there
         return Dropout(found.p, apart=1 if found.mode == "row" else 0)
-    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-        drawn, instead = found.dropout, "set its dropout to 0.0, and put nn.Dropout before or after it"
-    else:
-        drawn = isinstance(layer, _DRAWING) and getattr(layer, "p", 1)
-        instead = f"use nn.Dropout or one of {', '.join(cls.__name__ for cls in list(_KEYED)[1:])}"
-    if drawn:
-        raise BadCode(
-            f"layer {name!r}",
-            f"({type(layer).__name__}) draws from a global generator, so that results would depend on which "
-            f"process trains a client: {instead}",
-        )
+    if isinstance(layer, nn.RNNBase) and layer.dropout:
+        problem = f"({type(layer).__name__}) has dropout, which on a GPU goes by what its process did before"
+        raise BadCode(f"layer {name!r}", problem, "set it to 0.0, and put nn.Dropout before or after it")
     return layer
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Return whether a layer of PyTorch's draws from the global generator in train mode."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, _DRAWING) and getattr(layer, "p", 1) > 0

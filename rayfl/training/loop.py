@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Fitted, Request, inside_loss
+from rayfl.training.dropout import step_draws
 from rayfl.training.net import Batch
 from rayfl.training.noise import step_keys
 from rayfl.training.state import move_together, own_tensor
@@ -44,7 +45,7 @@ def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
 
 def fit_loop(request: Request) -> Fitted:
     """Carry out one client's fit."""
-    examples, descent = request.client._examples, request.descent
+    client, examples, descent = request.client, request.client._examples, request.descent
     work = Working(request.start, lambda t: examples.private_copy(t))
     trained, buffers = work.trained, work.buffers
     weights = work.assemble(trained, buffers, live=True)
@@ -52,9 +53,10 @@ def fit_loop(request: Request) -> Fitted:
     recall(request, memory)
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _loop_batches(request):
-        with inside_loss(batch.key):
-            loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
-        take_step(request, work, loss, trained, memory, request.extra, stacked=False)
+        with step_draws(batch.key, client._draws):
+            with inside_loss(batch.key):
+                loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
+            take_step(request, work, loss, trained, memory, request.extra, stacked=False)
         loss_sum += loss.detach()
     keep_memory(request, memory)
     steps = len(request.batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -40,6 +41,10 @@ PARTS = ("conv", "fc", "head")
 class Net:
     """A net without weights of its own: ``net(w, x)``, ``net.features(w, x)``, ``net.head(w, z)``.
 
+    Only what is frozen it holds, once for all clients of a process: parameters without ``requires_grad``, and
+    the statistics of modules all of whose parameters are frozen, which compute in evaluation mode. They are
+    no entries of Params, so that they neither travel nor change.
+
     ``cut`` says where extractor and head part: ``last_layer`` (the head is the last linear layer) or
     ``fc_stack`` (the head is everything after the flatten). Names in Params do not depend on it.
 
@@ -49,6 +54,15 @@ class Net:
         modules_of: name of an entry -> the module it belongs to.
         entry_at: path of a weight in the module -> the name of its entry. Paths that share a weight have one,
             the head's if it is among them, or else the first.
+        frozen: path in the module -> what is held there.
+        draws: whether it draws from PyTorch's global generator in train mode.
+
+    Args:
+        build: builds the net from PyTorch's generator.
+        seed: of the initial and of the frozen weights.
+        dtype: of all weights.
+        bfloat16: whether the net computes in bfloat16 where that is safe.
+        again: in place of ``build`` from the second time on.
     """
 
     eval: Net
@@ -57,27 +71,35 @@ class Net:
         self,
         build: Callable[[], SplitNet],
         *,
+        seed: int = 0,
         dtype: torch.dtype = torch.float32,
         bfloat16: bool = False,
         again: Callable[[], SplitNet] | None = None,
     ) -> None:
         self._build = build
+        self._seed = seed
         self._dtype = dtype
         self._bfloat16 = bfloat16
-        self._device = torch.device("cpu")
-        module = self._build_module()
+        module = self._draw_module(seed)
         self._build = again or build
-        self._hooked = hooks_of(module)
         self._uncut = module.uncut
+        self._name_entries(module)
+        self._hooked = [each for each in hooks_of(module) if each[0] in self.entry_at]
+        self.draws = put_dropout(module) or module.draws
+        spare_padding(module)
+        if bfloat16:
+            widen_norms(module)
+            module.head.register_forward_hook(_as_float32)
         self._set_module(module.train())
-        twin = copy.copy(self)
-        twin._set_module(copy.deepcopy(module).eval())
-        twin.eval = twin
-        self.eval = twin
+        self._initial = self._weights_of(module)
+        self.eval = self._twin()
+        self.eval.eval = self.eval
 
     def rebuilt(self) -> Net:
         """Return another net of the same making, on the CPU, which remembers nothing of this one's calls."""
-        return Net(self._build, dtype=self._dtype, bfloat16=self._bfloat16)
+        other = Net(self._build, seed=self._seed, dtype=self._dtype, bfloat16=self._bfloat16)
+        other.draws = self.draws  # which is noted where a net is built for the first time
+        return other
 
     def training_only(self, names: Collection[str]) -> Net:
         """Return a twin of which only these layers are in train mode.
@@ -85,77 +107,97 @@ class Net:
         Args:
             names: of layers; their own parts follow their own names.
         """
-        module = self._build_module().eval()
-        module.training = True  # it counts as training, see _refuse_frozen; the layers below decide
-        for name in names:
-            module.get_submodule(name).training = True
-        twin = copy.copy(self)
-        twin._set_module(module)
+        twin = self._twin()
+        twin.module.training = True  # it counts as training, see _refuse_renewal; the layers below decide
+        for name in {*names} - self._still:
+            twin.module.get_submodule(name).training = True
         return twin
 
-    def _build_module(self) -> SplitNet:
-        """Build the module: its weights are never used, and what else it draws is the same everywhere."""
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(0)
-            module = self._build().to(self._device, self._dtype)
-        put_dropout(module)
-        spare_padding(module)
-        if self._bfloat16:
-            widen_norms(module)
-            module.head.register_forward_hook(_as_float32)
-        return module
+    def frozen_digest(self) -> str | None:
+        """Return a SHA-256 of what is frozen, as hexadecimal digits; None where nothing is."""
+        found = hashlib.sha256()
+        for path, tensor in self.frozen.items():
+            found.update(f"{path}\0{tensor.dtype}{[*tensor.shape]}".encode())
+            found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return found.hexdigest() if self.frozen else None
 
-    def _set_module(self, module: SplitNet) -> None:
-        self.module = module
-        owners = {
-            f"{prefix}.{name}" if prefix else name: part
-            for prefix, part in module.named_modules()
-            for name in own_entries(part)
-        }
-        held = {path: getattr(owner, path.rpartition(".")[2]) for path, owner in owners.items()}
-        paths = sorted(held, key=lambda path: not path.startswith("head."))
-        name_of = {id(held[path]): path for path in reversed(paths)}
-        self.entry_at = {path: name_of[id(tensor)] for path, tensor in held.items()}
-        self.modules_of = {path: owner for path, owner in owners.items() if self.entry_at[path] == path}
-        self.train_names = frozenset(n for n in self.modules_of if held[n].requires_grad)
+    def _draw_module(self, seed: int, *counters: int) -> SplitNet:
+        """Build the module from the stream (seed, "init", counters)."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(seed_of(seed, "init", *counters))
+            return self._build().to(self._dtype)
+
+    def _weights_of(self, module: SplitNet) -> Params:
+        """Return copies of a module's weights, but for what is frozen."""
+        tensors = {name: _tensor_at(module, name).detach().clone() for name in self.modules_of}
+        return Params(tensors, self.train_names)
+
+    def _twin(self) -> Net:
+        """Return a net of the same entries in evaluation mode: another module, which has the same tensors."""
+        own = (t for part in self.module.modules() for t in (part._parameters | part._buffers).values())
+        twin = copy.copy(self)
+        twin._set_module(copy.deepcopy(self.module, {id(t): t for t in own if t is not None}).eval())
+        return twin
+
+    def _name_entries(self, module: SplitNet) -> None:
+        """Name the entries of Params, and tell apart what is frozen."""
+        self._still = frozen_modules(module) | module.still
+        self.frozen, entries = dict[str, Tensor](), dict[str, Tensor]()
+        for prefix, part in module.named_modules():
+            for own in own_entries(part):
+                tensor, path = getattr(part, own), f"{prefix}.{own}" if prefix else own
+                trained = (
+                    tensor.requires_grad if isinstance(tensor, nn.Parameter) else prefix not in self._still
+                )
+                (entries if trained else self.frozen)[path] = tensor
+        paths = sorted(entries, key=lambda path: not path.startswith("head."))
+        name_of = {id(entries[path]): path for path in reversed(paths)}
+        self.entry_at = {path: name_of[id(tensor)] for path, tensor in entries.items()}
+        names = [path for path, name in self.entry_at.items() if name == path]
+        self.train_names = frozenset(name for name in names if entries[name].requires_grad)
         self._names = {  # which methods ask for in each scoring
-            (cut, side): frozenset(n for n in self.modules_of if (n.partition(".")[0] in parts) == side)
+            (cut, side): frozenset(n for n in names if (n.partition(".")[0] in parts) == side)
             for cut, parts in CUTS.items()
             for side in (True, False)
         }
-        normed = {part for part in PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
+
+    def _set_module(self, module: SplitNet) -> None:
+        """Compute with a module that has the entries of these names."""
+        self.module = module
+        layers = dict(module.named_modules())
+        for name in self._still:
+            if layers[name]._buffers:  # statistics, such as BatchNorm's, that would change
+                layers[name].training = False
+        normed = {n.partition(".")[0] for n in layers.keys() - self._still if is_batch_norm(layers[n])}
         self.has_batch_norm = bool(normed)
         self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
         self._slots: dict[str, list[tuple[str, dict[str, Any], str]]] = {part: [] for part in PARTS}
-        for path, owner in owners.items():
-            own = path.rpartition(".")[2]
+        self.modules_of = dict[str, nn.Module]()
+        for path, entry in self.entry_at.items():
+            above, _, own = path.rpartition(".")
+            owner = module.get_submodule(above)
             slots = owner._parameters if own in owner._parameters else owner._buffers
-            self._slots[path.partition(".")[0]].append((self.entry_at[path], slots, own))
+            self._slots[path.partition(".")[0]].append((entry, slots, own))
+            if path == entry:
+                self.modules_of[entry] = owner
         self._loaded: dict[str, Params | None] = dict.fromkeys(PARTS)
-        recurrent = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.RNNBase)]
+        recurrent = [(n, m) for n, m in layers.items() if isinstance(m, nn.RNNBase)]
         self._recurrent = {
             part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in PARTS
         }
 
     def to(self, device: torch.device) -> None:
-        """Move what the modules hold besides their weights (constants, if a net has any) to a device."""
+        """Move what the modules hold besides their entries to a device: frozen weights, and constants."""
         for net in (self, self.eval):
-            net._device = device
             net.module.to(device)
 
     def initial(self, seed: int, *counters: int) -> Params:
-        """Draw fresh weights from the stream (seed, "init", counters)."""
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(seed_of(seed, "init", *counters))
-            module = self._build()
-        state = [
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ]
-        there = {n: t.detach().clone().to(self._dtype) for n, t in state if n in self.modules_of}
-        return Params({n: there[n] for n in self.modules_of}, self.train_names)
+        """Return the initial weights, or draw others from the stream (seed, "init", counters)."""
+        if (seed, *counters) == (self._seed,):
+            return self._initial
+        return self._weights_of(self._draw_module(seed, *counters))
 
     def names(self, cut: Cut, part: Literal["features", "head"]) -> frozenset[str]:
         """Return the names of the extractor's or the head's entries under a cut."""
@@ -163,7 +205,7 @@ class Net:
 
     def __call__(self, w: Params, x: Tensor) -> Tensor:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
-        self._refuse_frozen(PARTS, w)
+        self._refuse_renewal(PARTS, w)
         self._load(PARTS, w)
         scores: Tensor = self._run_modules([self.module], x)
         return scores
@@ -199,7 +241,7 @@ class Net:
                 f"{self._uncut} has code after its head that acts in training alone, and the method asks for "
                 "features and head apart: leave that code out, or choose a method that trains the whole net",
             )
-        self._refuse_frozen(parts, w)
+        self._refuse_renewal(parts, w)
         self._load(parts, w)
         return self._run_modules([getattr(self.module, part) for part in parts], x)
 
@@ -253,7 +295,7 @@ class Net:
                 for layer in net._recurrent[part]:
                     layer._flat_weights = [None] * len(layer._flat_weights_names)
 
-    def _refuse_frozen(self, parts: Sequence[str], w: Params) -> None:
+    def _refuse_renewal(self, parts: Sequence[str], w: Params) -> None:
         if self._normed and self.module.training and not w.live and not self._normed.isdisjoint(parts):
             raise RuntimeError(
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
@@ -349,6 +391,22 @@ def _as_float32(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) ->
 def _in_float32(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the inputs, in float32 if they are those of several clients on the CPU."""
     return tuple(x.float() if is_functorch_wrapped_tensor(x) and x.is_cpu else x for x in inputs)
+
+
+def frozen_modules(net: nn.Module) -> frozenset[str]:
+    """Return the names of the modules of which no parameter is trained, and of all that is within them."""
+    found = set[str]()
+    for name, module in net.named_modules():
+        trains = [parameter.requires_grad for parameter in module.parameters()]
+        if (name and name.rpartition(".")[0] in found) or (trains and not any(trains)):
+            found.add(name)
+    return frozenset(found)
+
+
+def _tensor_at(module: nn.Module, path: str) -> Tensor:
+    above, _, own = path.rpartition(".")
+    tensor: Tensor = getattr(module.get_submodule(above), own)
+    return tensor
 
 
 def is_batch_norm(module: nn.Module) -> bool:

@@ -40,7 +40,10 @@ class Params(Mapping[str, Tensor]):
         self._nbytes: int | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise KeyError(f"{name!r} is no entry, as where a net has it frozen") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

@@ -87,4 +87,4 @@ def test_the_example_of_modules_can_be_run(monkeypatch):
     federation = federation_from(["--config", str(EXAMPLES / "modules.yaml")])
     data = federation.federated_data()
     assert data.counts("train").tolist() == [1000] * 20
-    assert federation.check(data) == []
+    assert federation.check(data) == ([], "")

@@ -238,7 +238,7 @@ def test_partialfed_takes_the_largest_draw(monkeypatch):
 def test_clients_without_validation_data_are_warned_of(method, val, warns):
     """Where the method goes by validation data, and makes do with training data."""
     data = ragged(val=val)
-    warnings = check_run(start(method, data, TINY).worker.plan, Default(), data)
+    warnings, _ = check_run(start(method, data, TINY).worker.plan, Default(), data)
     assert any("client 0 has none (4 such clients)" in text for text in warnings) == warns
 
 

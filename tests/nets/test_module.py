@@ -243,7 +243,7 @@ def test_texts_and_constants() -> None:
     assert torch.equal(first(w, TEXTS), second(w, TEXTS))
 
 
-def test_frozen_parameters_are_not_trained() -> None:
+def test_frozen_parameters_are_no_entries() -> None:
     def frozen() -> SplitNet:
         net = build(f"{OWN}.Plain", IMAGES, 3)
         net.conv.requires_grad_(False)
@@ -251,7 +251,12 @@ def test_frozen_parameters_are_not_trained() -> None:
 
     net = Net(frozen)
     assert net.train_names == {"head.weight", "head.bias"}
-    assert net.initial(0).keys() == {"conv.first.weight", "conv.first.bias", "head.weight", "head.bias"}
+    assert net.initial(0).keys() == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(("net", "draws"), [("Functional", True), ("functional", True), ("Plain", False)])
+def test_what_draws_in_train_mode_is_noted(net: str, draws: bool) -> None:
+    assert build(f"{OWN}.{net}", IMAGES, 3).draws == draws
 
 
 @pytest.mark.parametrize(
@@ -261,8 +266,6 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.soft", BadCode, "layer 'last'"),
         (f"{OWN}.rectified", BadCode, "layer 'last'"),
         (f"{OWN}.Auxiliary", BadCode, "'tuple' object"),
-        (f"{OWN}.Functional", BadCode, "PyTorch's global generator"),
-        (f"{OWN}.functional", BadCode, "PyTorch's global generator"),
         (f"{OWN}.frozen", BadCode, "requires_grad"),
         (f"{OWN}.two", BadCode, "TypeError"),
         (f"{OWN}.none", BadCode, "NoneType"),

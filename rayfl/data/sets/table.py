@@ -6,7 +6,7 @@ import glob
 from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.readers.encoding import Encoding, MissingValues, Standardise, as_texts
 from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_frame
+from rayfl.data.readers.texts import token_ids
 from rayfl.errors import BadData, Conflict, Missing, Unknown
+from rayfl.settings import at_least
 from rayfl.system.text import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -54,6 +56,12 @@ class Table(SampleData):
     """Column of what is learned, or several."""
     x: list[str] | None = None
     """Columns of the inputs; by default all that have no other use."""
+    text: str | None = None
+    """Column of texts that are the only inputs, as token ids; needs ``rayfl[text]``."""
+    tokenizer: str | None = None
+    """Folder with the tokenizer of ``text``, mostly that of the net; nothing is fetched."""
+    length: Annotated[int, at_least(1)] = 128
+    """Most tokens of a text, which is cut there."""
     drop: Sequence[str] = ()
     """Columns that are left out."""
     users: str | None = None
@@ -83,6 +91,12 @@ class Table(SampleData):
         named = [name for name in ways if getattr(self, name)]
         if (self.test_by or self.test_group) and len(named) > 1:
             raise Conflict(f"data.{named[0]}", f"is given, and data.{named[1]}, too", "leave one of them out")
+        if (self.text is None) != (self.tokenizer is None) or (
+            self.text and (self.x or self.text in self._used)
+        ):
+            raise Conflict(
+                "data.text", "and data.tokenizer go together, without data.x, and with another data.y"
+            )
 
     # ---- rows
 
@@ -92,7 +106,7 @@ class Table(SampleData):
         inputs = self._inputs(frame)
         kept = self._without_gaps(frame, inputs)
         gaps = frame[self._used].isna().any(axis=None)
-        told = [f"inputs: {', '.join(_use_of(inputs[name]) for name in inputs)}"]
+        told = [] if self.text else [f"inputs: {', '.join(_use_of(inputs[name]) for name in inputs)}"]
         if unused := [str(name) for name in frame if name not in (*inputs, *self._used, _PART)]:
             told.append(f"columns that are left out: {', '.join(unused)}")
         if len(kept) < len(frame):
@@ -101,6 +115,12 @@ class Table(SampleData):
         for name in self._used:
             if gaps and frame[name].dtype.kind == "f" and (frame[name] % 1 == 0).all():
                 frame[name] = frame[name].astype(np.int64)  # that they had gaps had made floats of them
+        if self.text and self.tokenizer:
+            texts = inputs[self.text].fillna("").astype(str).tolist()
+            raw, cut = token_ids(texts, self.tokenizer, self.length)
+            told.append(f"inputs: {raw.shape[1]} tokens of {self.text}; {cut} of {len(raw)} texts are cut")
+        else:
+            raw = np.stack([_codes(inputs[name]) for name in inputs], axis=1).astype(np.float32)
         parts = {part: frame[frame[_PART] == part] for part in (TRAIN, TEST, VAL)}
         if not len(parts[TRAIN]):
             raise BadData("data", "has no training rows", "let data.train or data.split name some")
@@ -110,7 +130,6 @@ class Table(SampleData):
         by = parts[TRAIN][last].to_numpy(str if self.test_group else None) if last else None
         form = Form("Table", self.names, self.test_fraction, remarks=told, task=self.task, test_by=by)
         form = replace(form, test_groups=self.test_group is not None)
-        raw = np.stack([_codes(inputs[name]) for name in inputs], axis=1).astype(np.float32)
         vars(self)["_raw"] = inputs
         made = replace(dataset_of(train, test, form, val), inputs=raw)
         if self.sha256 not in (None, made.digest()):
@@ -119,6 +138,8 @@ class Table(SampleData):
 
     def encode(self, data: FederatedData) -> FederatedData:
         """Return data whose inputs are encoded by the training rows of the clients that train."""
+        if self.text:
+            return data
         held, n, raw = data.held, len(data.dataset), vars(self)["_raw"]
         rows = [held.split(i, "train") for i in range(data.seen)]
         encoding = Encoding.fit(raw, rows, self.missing, self.standardise)
@@ -158,7 +179,11 @@ class Table(SampleData):
         frame = pd.concat(tables, ignore_index=True).rename(columns=str)
         if not len(frame):
             raise BadData("data", "has no rows")
-        if odd := [name for name in (*self._used, *self.drop, *(self.x or ())) if name not in frame]:
+        if odd := [
+            name
+            for name in (*self._used, *self.drop, *(self.x or ()), *([self.text] if self.text else ()))
+            if name not in frame
+        ]:
             there = [name for name in frame if name != _PART]
             near = did_you_mean(odd[0], there)
             raise Unknown("data", f"have no column {odd[0]!r}{near} There are {', '.join(there[:20])}")
@@ -174,6 +199,8 @@ class Table(SampleData):
         """Return the columns of inputs: numbers as floats, others as texts, None where nothing is known."""
         import pandas as pd
 
+        if self.text:
+            return frame[[self.text]].astype(object).where(frame[[self.text]].notna(), None)
         others = {*self._used, *self.drop, _PART}
         names = self.x or [str(name) for name in frame if name not in others]
         if not names:
@@ -182,7 +209,8 @@ class Table(SampleData):
         for name, column in found.items():
             if not self.x and column.dtype.kind == "O" and (count := column.nunique()) > MOST_TEXTS:
                 problem = f"has {count} different texts, of which each would be an input"
-                raise BadData(f"column {name!r}", problem, f"leave it out ({_DROP}[{name}]), or name data.x")
+                remedy = f"leave it out ({_DROP}[{name}]), or name data.x, or it as data.text"
+                raise BadData(f"column {name!r}", problem, remedy)
         return pd.DataFrame(found)
 
     def _without_gaps(self, frame: pd.DataFrame, inputs: pd.DataFrame) -> np.ndarray:
