@@ -23,7 +23,7 @@ def docstrings(package: str) -> Iterator[str]:
     seen = set[str]()
     for file in sorted(Path(sysconfig.get_path("stdlib"), package).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_bytes())):
-            text = " ".join((isinstance(node, _DOCUMENTED) and ast.get_docstring(node) or "").split())
+            text = " ".join(((isinstance(node, _DOCUMENTED) and ast.get_docstring(node)) or "").split())
             text = text.replace(package, "it")
             if len(text) >= LEAST and text not in seen:
                 seen.add(text)
