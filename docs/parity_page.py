@@ -26,7 +26,7 @@ from tests.methods.forms.world import World
 
 PAGE = Path(__file__).parent / "parity.md"
 BASIC = [name for name in CASES if " " not in name]
-RUNS = [(division, execution) for division in SETTINGS for execution in ("loop", "stacked")]
+EXECUTIONS = ("loop", "stacked")
 
 
 def bound(values: Iterable[float]) -> str:
@@ -104,12 +104,12 @@ NOT_COMPARED = (("FedAvg-FT", "kept"), ("SCAFFOLD", "kept"), ("FedCO2", "kept"))
 """Shown as –."""
 
 
-def cell(name: str, setting: str = "shares", execution: str = "loop") -> str:
+def cell(name: str, *settings: str, execution: str = "loop") -> str:
     """Return the largest difference of what the server holds, what clients keep, and all scores."""
-    if (name, setting) in NOT_COMPARED:
+    if (name, *settings) in NOT_COMPARED:
         return "–"
-    found = compare(name, {**SETTINGS, **FURTHER, "squared errors": OTHER_LOSS}[setting], execution)
-    return bound(found.values())
+    known = {**SETTINGS, **FURTHER, "squared errors": OTHER_LOSS}
+    return bound(d for each in settings for d in compare(name, known[each], execution).values())
 
 
 def title(name: str) -> str:
@@ -119,10 +119,11 @@ def title(name: str) -> str:
 
 def rows_of_methods() -> list[list[str]]:
     """Return a row for each method, with the settings of tests and those that tests do not have."""
-    rows = [["method", *(f"{division}, {execution}" for division, execution in RUNS), *FURTHER]]
+    rows = [["method", *EXECUTIONS, *FURTHER]]
     for name in BASIC:
         form = f"[{title(name)}](../tests/methods/forms/{name.lower().replace('-', '')}.py)"
-        rows.append([form, *(cell(name, *run) for run in RUNS), *(cell(name, each) for each in FURTHER)])
+        both = [cell(name, *SETTINGS, execution=execution) for execution in EXECUTIONS]
+        rows.append([form, *both, *(cell(name, each) for each in FURTHER)])
     return rows
 
 

@@ -63,7 +63,7 @@ def test_the_page_of_parity_has_every_method_and_no_large_difference() -> None:
     assert rows.keys() == {name.lower().replace("-", "") for name in BASIC} > {n.lower() for n in METHODS}
     for row in rows.values():
         found = [float(cell) for cell in row.split("|") if cell.strip() != "–"]
-        assert len(found) >= 6
+        assert len(found) >= 4
         assert max(found) < LIMIT
     for name in (name for name in CASES if name not in BASIC):
         assert f"| `{name.partition(' ')[2]}` |" in page
