@@ -193,7 +193,7 @@ def test_finished_cells_are_not_checked_again(tmp_path, runs_here, monkeypatch):
     given = [write(tmp_path), "--rounds", "1", "--quiet", "true", "--output", str(tmp_path / "runs")]
     assert table.main([*given, "--rows", "FedAvg"]) == 0
     checked = []
-    monkeypatch.setattr(Federation, "check", lambda self, data: checked.append(self) or [])
+    monkeypatch.setattr(Federation, "check", lambda self, data: checked.append(self) or ([], ""))
     assert table.main([*given, "--columns", "even"]) == 0
     assert [(f.cell.row, f.cell.column, f.seed) for f in checked if not f.output] == [("Prox", "even", 0)]
 

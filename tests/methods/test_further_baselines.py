@@ -259,7 +259,7 @@ def test_clients_without_validation_data_are_warned_of(method, val, warns):
 )
 def test_a_pull_that_goes_too_far_is_warned_of(tmp_path, method, lr, warns):
     run = small(tmp_path, method=method, training=Training(lr=lr))
-    assert any("above 1" in text for text in run.check(run.federated_data())) == warns
+    assert any("above 1" in text for text in run.check(run.federated_data())[0]) == warns
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_fedco2_names_its_algorithm_for_one_domain(tmp_path, inter, domains, war
     """Before a run, and where the run ends because it has diverged."""
     data = Synthetic(train=240, test=60, domains=domains, partition=Dirichlet(alpha=1.0))
     run = small(tmp_path, method=FedCO2(inter=inter, mu=1e30), data=data)
-    assert any("intra=none method.inter=none" in text for text in run.check(run.federated_data())) == warns
+    assert any("intra=none method.inter=none" in text for text in run.check(run.federated_data())[0]) == warns
     if warns:
         with refused(BadUpdate, "client 1") as caught:
             run.run()

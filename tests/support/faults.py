@@ -535,7 +535,7 @@ def without_extras(disk: Disk) -> Iterator[None]:
         mock.patch.object(running, "dump_config", _configuration),
         mock.patch.object(RunSettings, "result_settings", _deciding),
         mock.patch.object(RunSettings, "own_code", return_value={}),
-        mock.patch.object(RunSettings, "check", return_value=[]),
+        mock.patch.object(RunSettings, "check", return_value=([], "")),
     ):
         log.disabled = True
         try:

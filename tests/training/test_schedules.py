@@ -83,7 +83,7 @@ def test_rates_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:
     run = small(tmp_path / "run", training=Training(schedule=Constant(warmup=4)))
-    (warning,) = [text for text in run.check(run.federated_data()) if "warmup" in text]
+    (warning,) = [text for text in run.check(run.federated_data())[0] if "warmup" in text]
     assert warning == "training.schedule.warmup is 4, and the run ends before, after 4 rounds"
 
 
