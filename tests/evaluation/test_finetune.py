@@ -47,7 +47,7 @@ def tuned(
 
 def plain(run: Run, client: int, w: State) -> nn.Module:
     """Return the client's net as a module with these weights."""
-    module = run.worker.client(client, 0).net._build_module()
+    module = run.worker.client(client, 0).net._draw_module(0)
     assert not module.load_state_dict(dict(w), strict=False).missing_keys  # PyTorch adds counts of batches
     return module
 

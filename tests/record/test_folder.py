@@ -107,7 +107,10 @@ def test_a_folder_is_on_the_disk_before_its_configuration(tmp_path, monkeypatch)
 def test_seeds_engines_and_measures_make_no_other_experiment():
     names = ["seed", "data.seed", "data.root", "engine.device", "metrics", "rounds", "data.noise"]
     assert [name for name in names if changes_experiment(name)] == ["rounds", "data.noise"]
-    assert config_of(rayfl.Federation())["net"] == {"class_path": "rayfl.nets.CNNB"}
+    assert config_of(rayfl.Federation())["net"] == {
+        "class_path": "rayfl.nets.CNNB",
+        "init_args": {"weights": None},
+    }
 
 
 def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
