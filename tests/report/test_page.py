@@ -234,7 +234,8 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert "<b>" not in page
     [best] = re.findall("<strong>([0-9.]+)", page.split("<tbody>")[1].split("</tbody>")[0])
     assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
-    assert "2 of 3 runs are finished" in page
+    assert '<strong class="running">2 of 3 runs are finished' in page
+    assert '<strong class="done">2 of 2 runs' in table_page("A table", entries, folders, above, planned=2)
     assert 'http-equiv="refresh"' not in page
     assert not re.search("<th[^>]*></th>", page)  # a button without a name
     assert page.count("<li>mu &lt;i&gt;has no effect</li>") == 1

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.errors import BadData, BadValue, Missing, Unknown
 from rayfl.report.compare import group_runs, rounds_to
+from rayfl.report.look import Look
 from rayfl.report.plot import (
     ALL,
     Plot,
@@ -123,6 +125,17 @@ def test_names_do_not_touch_each_other(folder):
         picture = Plot(folder, by=["method"]).bars(size=size, names={"ink": "a long name of ink"})
         labels = picture.axes[0].get_xticklabels()
         assert {label.get_rotation() for label in labels} == {rotation}
+
+
+@pytest.mark.parametrize(("names", "width", "columns"), [(5, 20, 3), (8, 20, 4), (5, 2.5, 2), (2, 20, 2)])
+def test_rows_of_the_legend_are_of_nearly_equal_length(names, width, columns):
+    look, figure = Look(), Figure((width, 3))
+    ax = figure.subplots()
+    for number in range(names):
+        ax.plot([0, 1], label=f"name {number}")
+    look.add_legend(figure, [ax])
+    (legend,) = figure.legends
+    assert legend._ncols == columns
 
 
 def test_rows_of_panels_are_of_nearly_equal_length(tmp_path):

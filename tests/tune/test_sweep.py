@@ -232,6 +232,8 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(
     """A failure does not end the other trials."""
     _, output = sweep_with_failure
     assert Result.load(trial(output, "1e-07")).summary["completed"] == 1
+    marks = [trial(output, lr).with_name(f"{trial(output, lr).name}.stopped") for lr in ("1e-07", "0.1")]
+    assert [mark.exists() for mark in marks] == [True, False]
     assert len([*(output / "tune").glob("*/*/events.*")]) == 3
     best = output / "best.yaml"
     table = Table.load(best)

@@ -134,6 +134,7 @@ def test_axes_and_lines_lie_where_their_values_are():
     assert log.places == pytest.approx([0, 1, 1 / 2])
     assert [log.labels[place] for place in (0, 0.5, 1)] == ["0.01", "0.1", "1"]
     assert Axis.ranged("accuracy", [3.0, 3.0], str).places == [0, 0]
+    assert Axis.ranged("accuracy", [1.0, 5.0, 2.0], str).places == pytest.approx([0, 1, 1 / 4])
     chart = parallel_chart("T", [log, log], ["<poor>", "good", "fair"], [0.0, 1.0, 0.5], [False] * 3)
     lines = re.findall('points="[0-9.]+,([0-9.]+) .*?<title>(.*?)</title>', chart.svg)
     assert [name for _, name in lines] == ["&lt;poor&gt;", "fair", "good"], "the best is on top"
