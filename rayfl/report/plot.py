@@ -443,7 +443,7 @@ def sweep_lines(
 ) -> list[tuple[str, list[tuple[float, RunGroup]]]]:
     """Return the lines of a sweep: the name, and the runs at every value of the swept key, ascending."""
     for run in runs:
-        config = flatten_config(run.config, shown=True)
+        config = flatten_config(run.config)
         if over not in config:
             raise Unknown("over", f"is {over}, which is no key of {run.folder}{keys_hint(over, config)}")
     groups = group_runs(runs, [*by, over] if by else ())

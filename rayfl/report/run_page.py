@@ -264,8 +264,6 @@ def _reported_views(result: RunRecords) -> dict[tuple[str, str], str]:
 
 def _listed_clients(figures: np.ndarray, kind: Figure) -> np.ndarray:
     """Return the clients that a page lists; of very many, those with the worst figure."""
-    if len(figures) <= ROWS:
-        return np.arange(len(figures))
     return np.sort(np.argsort(kind.sign * figures, kind="stable")[:ROWS])  # NaN comes last
 
 

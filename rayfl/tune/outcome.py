@@ -119,9 +119,9 @@ def result_of(number: int, point: SearchPoint, jobs: Sequence[Job], metric: Metr
 
 
 def _first_rounds(run: Result, rounds: int) -> Result:
-    """Return a run as it was after so many rounds."""
+    """Return a run with the summary that it had after so many rounds."""
     history = History.build(run.history.population, islice(read_records(run.folder), rounds))
-    return replace(run, history=history, summary=summarise(history, run.protocol, run.config["rounds"]))
+    return replace(run, summary=summarise(history, run.protocol, run.config["rounds"]))
 
 
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
