@@ -132,16 +132,8 @@ def put_dropout(net: nn.Module) -> bool:
 
 
 @contextmanager
-def step_draws(key: Tensor, draws: bool) -> Iterator[None]:
-    """Seed PyTorch's global generators for a step of a loop, where nets draw from them.
-
-    Args:
-        key: of the step, a 0-d int64.
-        draws: whether they do.
-    """
-    if not draws:
-        yield
-        return
+def step_draws(key: Tensor) -> Iterator[None]:
+    """Seed PyTorch's global generators for a step of a loop, by its key, a 0-d int64."""
     with torch.random.fork_rng(devices=[key.device] if key.is_cuda else []):
         torch.random.default_generator.manual_seed(int(key))
         if key.is_cuda:

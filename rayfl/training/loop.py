@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def fit_loop(request: Request) -> Fitted:
     recall(request, memory)
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _loop_batches(request):
-        with step_draws(batch.key, client._draws):
+        with step_draws(batch.key) if client._draws else nullcontext():
             with inside_loss(batch.key):
                 loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
             take_step(request, work, loss, trained, memory, request.extra, stacked=False)
