@@ -253,7 +253,7 @@ def _read_row(place: str, content: Any) -> TableRow:
     at = _read_named(f"{place}.at", content.pop("at", None) or {}, _read_settings)
     settings = _read_settings(place, content)
     if not isinstance(settings.get("method"), str):
-        raise Missing(place, "names no method")
+        raise Missing(place, "names no method", "write it into each row, as in method: FedPer")
     return TableRow(settings, at)
 
 
