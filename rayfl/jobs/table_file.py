@@ -62,7 +62,7 @@ class Table:
         table: the name in reports and of folders, such as ``fedco2_t3``.
         columns: name -> settings.
         rows: name -> row.
-        title: for display.
+        title: for display; by default the name.
         seeds: one run of every cell per seed.
         base: settings of all cells.
         missing: methods of rows that rayfl does not have yet; such rows are left out.
@@ -108,7 +108,7 @@ class Table:
         path = Path(path)
         content = read_file_of(path, "table file")
         with error_context(path):
-            made = {"path": path, "title": content.get("title") or ""}
+            made = {"path": path, "title": content.get("title") or content.get("table", "")}
             made["base"] = _read_settings("base", content.get("base"))
             for key, read in (("columns", _read_settings), ("rows", _read_row)):
                 if key in content:
