@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfl.errors import BadCode, Unknown
+from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.nets.split import SplitNet
 from rayfl.system.text import did_you_mean, fits_pattern
 
@@ -97,4 +97,6 @@ def merge_adapters(module: nn.Module) -> nn.Module:
         if isinstance(layer, LoRALinear):
             merged.setdefault(layer, layer.merged())
             module.set_submodule(name, merged[layer])
+    if not merged:
+        raise Conflict("--merged", "is given, and the view is no single net with adapters", "leave it out")
     return module

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rayfl import Federation, Inline, load_models
 from rayfl.commands.export import export
 from rayfl.data import Synthetic
-from rayfl.errors import BadCode, Unknown, UserError
+from rayfl.errors import BadCode, Conflict, Unknown, UserError
 from rayfl.methods import METHODS, FedPer
 from rayfl.nets import MLP, Architecture, LoRA, SplitNet, build
 from rayfl.nets.adapters import LoRALinear, merge_adapters
@@ -177,6 +177,9 @@ def test_a_merged_model_has_the_names_of_its_base(tmp_path: Path) -> None:
     found = torch.export.load(program).module()
     torch.testing.assert_close(found(x), models.scores(2, x)["personal"], rtol=0, atol=1e-5)
     assert not any(name.endswith((".A", ".B")) for name in found.state_dict())
+    federation(tmp_path / "plain", net=OWN).run()
+    with refused(Conflict, "--merged"):
+        export(tmp_path / "plain", 2, tmp_path / "plain.safetensors", merged=True)
     apart = export(tmp_path, 2, tmp_path / "apart.safetensors")
     assert "query.base.weight" in load_file(apart)
 
