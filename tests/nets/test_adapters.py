@@ -177,11 +177,14 @@ def test_a_merged_model_has_the_names_of_its_base(tmp_path: Path) -> None:
     found = torch.export.load(program).module()
     torch.testing.assert_close(found(x), models.scores(2, x)["personal"], rtol=0, atol=1e-5)
     assert not any(name.endswith((".A", ".B")) for name in found.state_dict())
-    federation(tmp_path / "plain", net=OWN).run()
-    with refused(Conflict, "--merged"):
-        export(tmp_path / "plain", 2, tmp_path / "plain.safetensors", merged=True)
     apart = export(tmp_path, 2, tmp_path / "apart.safetensors")
     assert "query.base.weight" in load_file(apart)
+
+
+def test_what_has_no_adapters_is_not_merged(tmp_path: Path) -> None:
+    federation(tmp_path / "run", net=OWN).run()
+    with refused(Conflict, "--merged"):
+        export(tmp_path / "run", 2, tmp_path / "plain.safetensors", merged=True)
 
 
 def test_nothing_learned_leaves_the_base(tmp_path: Path) -> None:
