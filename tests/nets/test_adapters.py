@@ -183,7 +183,7 @@ def test_a_merged_model_has_the_names_of_its_base(tmp_path: Path) -> None:
 
 def test_what_has_no_adapters_is_not_merged(tmp_path: Path) -> None:
     federation(tmp_path / "run", net=OWN).run()
-    with refused(Conflict, "--merged"):
+    with refused(Conflict, "merged"):
         export(tmp_path / "run", 2, tmp_path / "plain.safetensors", merged=True)
 
 
