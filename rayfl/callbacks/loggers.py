@@ -19,7 +19,7 @@ from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.metrics import client_metrics, counted_columns
 from rayfl.evaluation.protocol import Protocol
 from rayfl.record.folder import read_config
-from rayfl.record.history import Population, round_totals
+from rayfl.record.history import Population, evaluations, round_totals
 from rayfl.settings.description import flatten_config
 from rayfl.settings.imports import is_installed
 from rayfl.system.files import read_json, write_file
@@ -157,7 +157,8 @@ def scalars(record: Mapping[str, Any], population: Population, protocol: Protoco
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
         elif len(known):
             values[f"figures/{name}"] = float(known[0])
-    for (point, view, split), columns in counted_columns(record, population, protocol):
+    for (point, view, split), score in evaluations(record, len(population)):
+        columns = counted_columns(score, population, protocol)
         metrics = client_metrics(columns["score"], population, split)
         for name in ("mean", "pooled"):
             if not math.isnan(metrics[name]):
@@ -179,7 +180,8 @@ def distributions(
         protocol: says whether attackers count.
     """
     values: dict[str, Any] = {"train/loss": record["loss"]}
-    for (point, view, split), columns in counted_columns(record, population, protocol):
+    for (point, view, split), score in evaluations(record, len(population)):
+        columns = counted_columns(score, population, protocol)
         samples = np.where(population.samples[split] > 0, population.samples[split], np.nan)
         where = f"{split}/{point}/{view}"
         values[f"{population.figure.name}/{where}"] = columns["score"] / samples

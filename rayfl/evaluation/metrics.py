@@ -7,7 +7,7 @@ reported.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -97,19 +97,17 @@ def without_attackers(scores: Scores, population: Population, protocol: Protocol
 
 
 def counted_columns(
-    record: Mapping[str, Any], population: Population, protocol: Protocol
-) -> Iterator[tuple[tuple[str, str, str], dict[str, np.ndarray]]]:
-    """Yield ((point, view, split), columns) of a round's record, NaN for attackers that do not count.
+    score: Mapping[str, Any], population: Population, protocol: Protocol
+) -> dict[str, np.ndarray]:
+    """Return the columns of one evaluation in a round's record, NaN for attackers that do not count.
 
     Each column, ``score``, ``loss`` or a further metric, is float64 [clients], NaN where there is no value.
     """
-    attackers = _uncounted_attackers(population, protocol)
-    for where, score in evaluations(record, len(population)):
-        columns = {name: np.array(values, dtype=np.float64) for name, values in score.items()}
-        columns = {name: np.broadcast_to(c, len(population)).copy() for name, c in columns.items()}
-        for column in columns.values():
-            column[attackers] = np.nan
-        yield where, columns
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in score.items()}
+    columns = {name: np.broadcast_to(array, len(population)).copy() for name, array in arrays.items()}
+    for column in columns.values():
+        column[_uncounted_attackers(population, protocol)] = np.nan
+    return columns
 
 
 def _reported_scores(
@@ -125,10 +123,10 @@ def _reported_scores(
         point: where it was scored, by default where the protocol says.
     """
     where = (point or protocol.point, split)
-    each = counted_columns(record, population, protocol)
-    found = {view: columns for (at, view, part), columns in each if (at, part) == where}
+    each = evaluations(record, len(population))
+    found = {view: score for (at, view, part), score in each if (at, part) == where}
     view = protocol.headline_view(found)
-    return None if view is None else found[view]
+    return None if view is None else counted_columns(found[view], population, protocol)
 
 
 def client_figures(
