@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rayfl import Federation, Inline, Training
+from rayfl import Federation, Inline, Ray, Training, resumed
 from rayfl.commands.run import run_from
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.methods import FedAvg
@@ -78,3 +78,13 @@ def bytes_of_run(folder: Path, settings: bool = True) -> dict[str, bytes]:
         del manifest["settings"]
         found[str(newest.relative_to(folder))] = json.dumps(manifest).encode()
     return found
+
+
+def same_bytes_everywhere(folder: Path, **settings: Any) -> None:
+    """See that a federation gives the same bytes inline, on two actors, and resumed after two rounds."""
+    small(folder / "inline", **settings).run()
+    small(folder / "ray", **settings, engine=Ray(actors=2)).run()
+    small(folder / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
+    resumed(folder / "split", {"rounds": settings["rounds"], "quiet": True}).run()
+    assert bytes_of_run(folder / "ray") == bytes_of_run(folder / "inline")
+    assert bytes_of_run(folder / "split") == bytes_of_run(folder / "inline")

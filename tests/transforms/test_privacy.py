@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from rayfl import Inline, Ray, resumed
+from rayfl import resumed
 from rayfl.commands.table import _check_same
 from rayfl.errors import BadValue, Conflict, InUse
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg, FedBN
@@ -25,7 +25,7 @@ from rayfl.transforms.pipeline import Pipeline
 from rayfl.transforms.privacy import norm_of
 from tests.methods.cases import net_of
 from tests.support.by_hand import federate, points, ragged, start
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import same_bytes_everywhere, small
 from tests.support.nets import make_context
 from tests.support.refusals import refused
 
@@ -376,12 +376,7 @@ def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors
         "participation": 0.4,
     }
     settings |= {"sampling": Bernoulli(), "transforms": ClientDP(clip="adaptive", noise_multiplier=0.2)}
-    small(tmp_path / "inline", **settings).run()
-    small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
-    small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
+    same_bytes_everywhere(tmp_path, **settings)
 
 
 def test_sums_are_declared_with_the_clip_alone() -> None:

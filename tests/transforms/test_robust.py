@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rayfl import Inline, Ray, resumed
 from rayfl.data.dataset import Clients
 from rayfl.errors import BadCode, BadValue, Conflict, Shortage
 from rayfl.evaluation import Default
@@ -32,7 +31,7 @@ from rayfl.transforms.aggregation import (
 )
 from rayfl.transforms.attacks import ALIE, IPM, Attack, Boost, LabelFlip, SignFlip
 from tests.support.by_hand import assert_same, federate, points, ragged
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import federation_from, same_bytes_everywhere, small
 from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -351,9 +350,4 @@ def test_the_same_bytes_on_actors_and_after_a_resume(
     settings: dict[str, Any] = {"method": method, "net": TINY, "clients": 8, "rounds": 3, "attack": attack}
     settings |= {"sampling": Bernoulli(), "participation": 0.6}
     settings |= {"aggregation": rule, "transforms": TopK(share=0.5)}
-    small(tmp_path / "inline", **settings).run()
-    small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
-    small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
+    same_bytes_everywhere(tmp_path, **settings)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 import torch
 
-from rayfl import Inline, Ray, UserError, resumed
+from rayfl import UserError
 from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.methods import METHODS, SCAFFOLD, Ditto, FedAvg
@@ -20,7 +20,7 @@ from rayfl.transforms import TRANSFORMS, Change, ClientDP, LocalDP, Quantise, To
 from rayfl.transforms.pipeline import MEMORY
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, federation_from, small
+from tests.support.federations import federation_from, same_bytes_everywhere, small
 from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -502,9 +502,4 @@ def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors
         "rounds": 3,
         "transforms": list(ALL),
     }
-    small(tmp_path / "inline", **settings).run()
-    small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()
-    small(tmp_path / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(tmp_path / "split", {"rounds": 3, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "inline")
+    same_bytes_everywhere(tmp_path, **settings)
