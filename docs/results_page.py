@@ -38,8 +38,9 @@ SPEEDS = json.loads((ROOT / "benchmarks" / "records" / "2026-11-22-2553eda.json"
 EXAMPLES = ROOT / "examples"
 SEEDS = {"fdse": 2}  # of the other papers' runs: 0
 
-EMBEDDED = FOLDER / "embedded_methods.json"
 TUNED = FOLDER / "embedded_tuned.json"
+"""Row -> what its search has chosen, at what cost, and seed -> accuracy of the tuned row."""
+EMBEDDED = FOLDER / "embedded_methods.json"
 """Row -> column -> seed -> view -> mean over clients after each round, of examples/embedded/methods.yaml.
 Rows of now also have ``rayfl``, as a run's summary has it.
 """
@@ -656,8 +657,9 @@ def tuned_places() -> dict[str, dict[str, dict[str, float]]]:
 def embedded_tuned() -> Rows:
     """The same, each row with the best of eight points of its own tune space, column labels."""
     found = [["", "as it is", "tuned", "chosen on validation data", "rounds of the search"]]
+    places = tuned_places().values()
     for row, choice in json.loads(TUNED.read_text()).items():
-        both = [_over_seeds([*rows[row].values()]) for rows in tuned_places().values()]
+        both = [_over_seeds([*rows[row].values()]) for rows in places]
         what = ", ".join(f"`{each}`" for each in choice["chosen"]) or "as it is"
         found.append([row, *both, what, str(choice["rounds"])])
     return found
