@@ -18,7 +18,7 @@ from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.methods.base import further_nets
 from rayfl.nets import Architecture, Module
-from rayfl.nets.module import innermost
+from rayfl.nets.module import without_adapters
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.system.text import counted
 from rayfl.training.context import Averaging
@@ -223,17 +223,19 @@ class Plan:
         parts = (self.transforms, self.attack, attackers, self.aggregation)
         return Pipeline(uploads, self.expected(clients), *parts)
 
+    def _every_net(self) -> list[Architecture | str]:
+        """Return the clients' nets, and those that the method has besides."""
+        return [*self.nets, *(net for net in further_nets(self.method).values() if net is not None)]
+
     def digests(self) -> dict[str, str]:
         """Return digests of files of the nets, and whatever else decides what they compute, by name."""
-        nets = (*self.nets, *further_nets(self.method).values())
-        each = [net.digests() for net in nets if isinstance(net, Architecture)]
+        each = [net.digests() for net in self._every_net() if isinstance(net, Architecture)]
         return {name: digest for found in each for name, digest in found.items()}
 
     @property
     def import_paths(self) -> list[str]:
         """The import paths of nets, metrics and the loss in the plan."""
-        every = (*self.nets, *further_nets(self.method).values())
-        nets = [innermost(net) for net in every if net is not None]
+        nets = [without_adapters(net) for net in self._every_net()]
         names = [
             *self.metrics,
             self.training.loss,

@@ -37,7 +37,7 @@ class LoRALinear(nn.Module):
         put_out: Tensor = self.base(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
         return put_out
 
-    def merged(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """Return one linear layer that does the same."""
         layer = copy.deepcopy(self.base)
         layer.weight.data = (layer.weight + self.scale * self.B @ self.A).detach()
@@ -60,7 +60,7 @@ def put_adapters(
     net.head.requires_grad_(True)
     modules = dict(net.named_modules(remove_duplicate=False))  # a layer may have several names
     linear = {n: m for n, m in modules.items() if isinstance(m, nn.Linear) and m is not net.head}
-    net.still = frozenset(n for n, m in modules.items() if m._buffers and m is not net.head)
+    net.frozen_layers = frozenset(n for n, m in net.named_modules() if m._buffers and m is not net.head)
     chosen: list[str] = []
     for target in targets or ("*",):
         found = [name for name in linear if fits_pattern(name, target)]
@@ -95,7 +95,7 @@ def merge_adapters(module: nn.Module) -> nn.Module:
     merged: dict[nn.Module, nn.Linear] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, LoRALinear):
-            merged.setdefault(layer, layer.merged())
+            merged.setdefault(layer, layer.merge())
             module.set_submodule(name, merged[layer])
     if not merged:
         raise Conflict("--merged", "is given, and the view is no single net with adapters", "leave it out")

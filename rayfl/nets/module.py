@@ -206,10 +206,10 @@ def build(
     like = torch.zeros(2, *shape) if like is None else like
     if isinstance(net, LoRA):
         adapted = net.put_adapters(build(net.of, shape, classes, like, again))
-        return _tried(net, _with_weights(net, adapted), like)
+        return _try_call(net, _with_weights(net, adapted), like)
     net.check_inputs(like, classes)
     if isinstance(net, Transformer):
-        return _tried(net, _build_watched(net, shape, classes), like)
+        return _try_call(net, _build_watched(net, shape, classes), like)
     if not is_own_net(net):
         known: Any = net.build(shape, classes)
         return _with_weights(net, known)
@@ -232,20 +232,20 @@ def build(
         raise BadCode("net", problem, raised) from error
 
 
-def innermost(net: Architecture | str) -> Architecture | str:
+def without_adapters(net: Architecture | str) -> Architecture | str:
     """Return a net without adapters."""
-    return innermost(net.of) if isinstance(net, LoRA) else net
+    return without_adapters(net.of) if isinstance(net, LoRA) else net
 
 
 def is_own_net(net: Architecture | str) -> bool:
     """Return whether a net is the user's own or of another package, and none of rayfl's."""
-    net = innermost(net)
+    net = without_adapters(net)
     path = net.path if isinstance(net, Module) else net
     return not path.startswith("rayfl.") if isinstance(path, str) else is_own(type(net))
 
 
-def _tried(net: Architecture, built: SplitNet, like: Tensor) -> SplitNet:
-    """Return a net that can be called; lengths of texts, or layers that read others' weights, may not fit."""
+def _try_call(net: Architecture, built: SplitNet, like: Tensor) -> SplitNet:
+    """Call a net once, and return it: lengths of texts, or layers that read others' weights, may not fit."""
     try:
         eval_scores(built, str(net), with_numbers(like))
     except (RuntimeError, IndexError, AttributeError) as error:

@@ -40,7 +40,7 @@ class SplitNet(nn.Module):
         head_name: of the head in the module that was split, whose own forward the whole net then runs; None
             where no module was.
         uncut: name of a net whose parts do not make the whole in train mode; empty for others.
-        still: names of modules that count as frozen though they have no parameters.
+        frozen_layers: names of modules that count as frozen though they have no parameters.
         draws: whether code of its own draws from PyTorch's global generator in train mode.
     """
 
@@ -52,7 +52,7 @@ class SplitNet(nn.Module):
         self.head_name: str | None = None
         self.uncut = ""
         self.draws = False
-        self.still = frozenset[str]()
+        self.frozen_layers = frozenset[str]()
         for layer in self.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap

@@ -132,7 +132,7 @@ def put_dropout(net: nn.Module) -> bool:
 
 
 @contextmanager
-def step_draws(key: Tensor) -> Iterator[None]:
+def seed_step(key: Tensor) -> Iterator[None]:
     """Seed PyTorch's global generators for a step of a loop, by its key, a 0-d int64."""
     with torch.random.fork_rng(devices=[key.device] if key.is_cuda else []):
         torch.random.default_generator.manual_seed(int(key))

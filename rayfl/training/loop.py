@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Fitted, Request, inside_loss
-from rayfl.training.dropout import step_draws
+from rayfl.training.dropout import seed_step
 from rayfl.training.net import Batch
 from rayfl.training.noise import step_keys
 from rayfl.training.state import move_together, own_tensor
@@ -54,7 +54,7 @@ def fit_loop(request: Request) -> Fitted:
     recall(request, memory)
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _loop_batches(request):
-        with step_draws(batch.key) if client._draws else nullcontext():
+        with seed_step(batch.key) if client._draws else nullcontext():
             with inside_loss(batch.key):
                 loss = scalar(epoch_loss(request, epoch)(weights, batch, request.extra))
             take_step(request, work, loss, trained, memory, request.extra, stacked=False)

@@ -109,7 +109,7 @@ class Net:
         """
         twin = self._twin()
         twin.module.training = True  # it counts as training, see _refuse_renewal; the layers below decide
-        for name in {*names} - self._still:
+        for name in {*names} - self._frozen_layers:
             twin.module.get_submodule(name).training = True
         return twin
 
@@ -141,13 +141,15 @@ class Net:
 
     def _name_entries(self, module: SplitNet) -> None:
         """Name the entries of Params, and tell apart what is frozen."""
-        self._still = frozen_modules(module) | module.still
+        self._frozen_layers = frozen_modules(module) | module.frozen_layers
         self.frozen, entries = dict[str, Tensor](), dict[str, Tensor]()
         for prefix, part in module.named_modules():
             for own in own_entries(part):
                 tensor, path = getattr(part, own), f"{prefix}.{own}" if prefix else own
                 trained = (
-                    tensor.requires_grad if isinstance(tensor, nn.Parameter) else prefix not in self._still
+                    tensor.requires_grad
+                    if isinstance(tensor, nn.Parameter)
+                    else prefix not in self._frozen_layers
                 )
                 (entries if trained else self.frozen)[path] = tensor
         paths = sorted(entries, key=lambda path: not path.startswith("head."))
@@ -165,10 +167,12 @@ class Net:
         """Compute with a module that has the entries of these names."""
         self.module = module
         layers = dict(module.named_modules())
-        for name in self._still:
+        for name in self._frozen_layers:
             if layers[name]._buffers:  # statistics, such as BatchNorm's, that would change
                 layers[name].training = False
-        normed = {n.partition(".")[0] for n in layers.keys() - self._still if is_batch_norm(layers[n])}
+        normed = {
+            n.partition(".")[0] for n in layers.keys() - self._frozen_layers if is_batch_norm(layers[n])
+        }
         self.has_batch_norm = bool(normed)
         self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call

@@ -61,8 +61,8 @@ def test_an_adapter_by_hand() -> None:
     assert torch.equal(layer(x), layer.base(x))
     layer.A.data, layer.B.data = torch.tensor([[1.0, 0.0, -1.0]]), torch.tensor([[2.0], [4.0]])
     torch.testing.assert_close(layer(x) - layer.base(x), torch.tensor([[-2.0, -4.0]]))
-    torch.testing.assert_close(layer.merged()(x), layer(x))
-    assert layer.merged().weight is not layer.base.weight
+    torch.testing.assert_close(layer.merge()(x), layer(x))
+    assert layer.merge().weight is not layer.base.weight
 
 
 def test_adapters_begin_as_the_base() -> None:
@@ -202,12 +202,12 @@ def test_names_that_no_entry_has_are_refused(tmp_path: Path) -> None:
 
 
 class Shared(nn.Module):
-    """One layer under two names, and statistics without parameters."""
+    """Two layers under two names each, one of them statistics without parameters."""
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         self.first = self.second = nn.Linear(16, 16)
-        self.norm = nn.BatchNorm1d(16, affine=False)
+        self.norm = self.same_norm = nn.BatchNorm1d(16, affine=False)
         self.last = nn.Linear(16, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
