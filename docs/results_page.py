@@ -381,32 +381,29 @@ def three_seeds(
     *,
     own: tuple[str, str],
 ) -> Rows:
-    """Means over three seeds, and what each of them has.
+    """Means over three seeds.
 
     Args:
         rows: row -> the table that it is in.
         column: of these tables.
-        choices: heading -> choice of rounds; each seed is shown by the last one.
+        choices: heading -> choice of rounds.
         seeds: of the runs.
         in_paper: the column of the printed numbers, where it has another name.
         own: table and row of the paper's own method. Of it the differences to the others are shown: pairs of
             runs with the same seed have the same data, which most of the ± beside means is about.
     """
-    *_, last = choices.values()
-    which = "" if last == "headline" else ", last five"
     leads = [f"{own[1]} ahead by{', last five' if choice == 'last_k' else ''}" for choice in choices.values()]
     found = []
     for row, table in rows.items():
         over = [over_seeds(table, row, column, seeds, choice) for choice in choices.values()]
-        each = map(cell, each_seed(table, row, column, seeds, last))
         known = printed_table(table)
         beside = printed(table, row, in_paper or column) if known and row in known.rows else [""]
         by = [
             "" if (table, row) == own else points(ahead(own, (table, row), column, seeds, choice))
             for choice in choices.values()
         ]
-        found.append([row, *over, *by, *each, *beside])
-    return [["", *choices, *leads, *(f"seed {seed}{which}" for seed in seeds), "printed"], *found]
+        found.append([row, *over, *by, *beside])
+    return [["", *choices, *leads, "printed"], *found]
 
 
 def fdse_seeds(table: str, rows: Sequence[str]) -> Rows:
@@ -656,12 +653,12 @@ def tuned_places() -> dict[str, dict[str, dict[str, float]]]:
 
 def embedded_tuned() -> Rows:
     """The same, each row with the best of eight points of its own tune space, column labels."""
-    found = [["", "as it is", "tuned", "chosen on validation data", "rounds of the search"]]
+    found = [["", "as it is", "tuned", "chosen on validation data"]]
     places = tuned_places().values()
     for row, choice in json.loads(TUNED.read_text()).items():
         both = [_over_seeds([*rows[row].values()]) for rows in places]
         what = ", ".join(f"`{each}`" for each in choice["chosen"]) or "as it is"
-        found.append([row, *both, what, str(choice["rounds"])])
+        found.append([row, *both, what])
     return found
 
 
