@@ -20,7 +20,7 @@ from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import counted_mean, least_norm, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.fdse.method import trainable_units
-from rayfl.nets import DSEViT, FDSEAlexNet, build
+from rayfl.nets import DSECNN, DSEViT, FDSEAlexNet, LoRA, build
 from rayfl.training import Batch, Net, Params
 from tests.methods.numbers import DATA, SETTINGS, TINY
 from tests.support.by_hand import assert_same, federate, start
@@ -339,9 +339,10 @@ def test_layers_outside_blocks_are_units_of_their_own():
     assert sum(map(len, units.values())) == len(shared.train_names)
 
 
-def test_a_net_without_dse_blocks_is_refused():
+@pytest.mark.parametrize("net", [TINY, LoRA(of=DSECNN())], ids=["none", "frozen"])
+def test_a_net_that_trains_no_dse_blocks_is_refused(net):
     with refused(Conflict, "net"):
-        start(FDSE(), DATA, TINY)
+        start(FDSE(), DATA, net)
 
 
 def test_figures_are_recorded(tmp_path):

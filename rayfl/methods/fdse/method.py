@@ -76,12 +76,12 @@ class FDSE(PartlyPersonal):
     """
 
     def prepare(self, context: Context) -> Blocks:
-        """Find the DSE blocks."""
-        names = list(dse_blocks(context.net.module))
+        """Find the DSE blocks; those that are frozen have no statistics to compare."""
+        names = [b for b in dse_blocks(context.net.module) if f"{b}.dfe_bn.running_mean" in context.initial]
         if not names:
             raise Conflict(
                 "net",
-                "has none of FDSE's blocks: choose FDSEAlexNet, DSECNN (small images), DSEResNet50 or DSEViT",
+                "trains no blocks of FDSE: choose FDSEAlexNet, DSECNN (small images), DSEResNet50 or DSEViT",
             )
         consistency = Consistency(len(names), self.beta, self.gamma, self.reg, self.ema_init)
         return Blocks(names, [f"{name}.dfe_bn" for name in names], consistency)
