@@ -44,6 +44,10 @@ EMBEDDED = FOLDER / "embedded_methods.json"
 """Row -> column -> seed -> view -> mean over clients after each round, of examples/embedded/methods.yaml.
 Rows of now also have ``rayfl``, as a run's summary has it.
 """
+ROBUST = FOLDER / "robust_attacks.json"
+"""Row -> column -> seed -> view -> mean over honest clients after the last round, of
+examples/robust/attacks.yaml; and ``rayfl``, as the runs' summaries have it.
+"""
 COMMITS: dict[str, str] = json.loads((FOLDER / "commits.json").read_text())
 """Published before runs recorded their code: file, or row of ``EMBEDDED`` -> the commit that published it."""
 
@@ -57,6 +61,7 @@ DETAILS = {
     "school_marks": ("school_marks",),
     "shakespeare_characters": ("shakespeare_characters",),
     "embedded_methods": (),
+    "robust_attacks": (),
 }
 """Page in docs/results/ -> the folders of summaries that it shows."""
 
@@ -694,6 +699,74 @@ def draw_embedded(path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
+ATTACKS = ("LabelFlip", "SignFlip", "ALIE", "IPM")
+RULES = {"Mean": "#999999", "Median": "#E69F00", "TrimmedMean": "#009E73", "MultiKrum": "#0072B2"}
+"""Rule -> its colour."""
+ROBUST_VIEWS = {
+    "FedAvg": ("FedAvg", "global"),
+    "Ditto, personal": ("Ditto", "personal"),
+    "FedPer, personal": ("FedPer", "personal"),
+    "Fed-CO2, personal": ("Fed-CO2", "personal"),
+    "Fed-CO2, offline": ("Fed-CO2", "offline"),
+    "Fed-CO2, online": ("Fed-CO2", "online"),
+}
+"""Row of the page -> method and view. What Ditto's server has learned is what FedAvg's has."""
+
+
+@cache
+def robust_values(method: str, rule: str, attack: str, view: str) -> list[float]:
+    """Return the accuracies of honest clients after the last round, one per seed."""
+    seeds = json.loads(ROBUST.read_text())["runs"][f"{method}, {rule}"][attack]
+    return [each[view] for each in seeds.values()]
+
+
+def robust_mean() -> Rows:
+    """Accuracies of honest clients under attacks, where the server takes the mean."""
+    found = [["with Mean", "no attack", *ATTACKS]]
+    for row, (method, view) in ROBUST_VIEWS.items():
+        own = (robust_values(method, "Mean", attack, view) for attack in ("none", *ATTACKS))
+        found.append([row, *map(_over_seeds, own)])
+    return found
+
+
+def best_rule(method: str, attack: str, view: str) -> tuple[float, str]:
+    """Return the highest accuracy under an attack of rules other than the mean, and whose it is."""
+    return max((mean(robust_values(method, rule, attack, view)), rule) for rule in list(RULES)[1:])
+
+
+def robust_rules() -> Rows:
+    """The same with the rule that is best."""
+    found = [["with the best other rule", "no attack", *ATTACKS]]
+    for row, (method, view) in ROBUST_VIEWS.items():
+        if view == "offline":  # no rule sees it
+            continue
+        best = (best_rule(method, attack, view) for attack in ("none", *ATTACKS))
+        found.append([row, *(f"{cell(accuracy)} {rule}" for accuracy, rule in best)])
+    return found
+
+
+def draw_robust(path: Path) -> None:
+    """Draw accuracies of personal models as bars, and of what servers have learned as lines across them."""
+    figure = Figure((7.2, 5.4), layout="constrained")
+    columns = ("none", *ATTACKS)
+    views = {"FedAvg": "", "Ditto": "global", "FedPer": "", "Fed-CO2": "online"}
+    for ax, (method, common) in zip(figure.subplots(2, 2).flat, views.items()):
+        for k, (rule, colour) in enumerate(RULES.items()):
+            places = [c + 0.2 * (k - 1.5) for c in range(len(columns))]
+            pairs = [mean_and_std(robust_values(method, rule, c, "personal")) for c in columns]
+            own, spread = ([100 * (each[n] or 0) for each in pairs] for n in (0, 1))
+            error = {"elinewidth": 0.8}
+            ax.bar(places, own, 0.2, yerr=spread, color=colour, error_kw=error, label=rule)
+            if common:
+                height = [100 * mean(robust_values(method, rule, c, common)) for c in columns]
+                ax.plot(places, height, "k_", markersize=8, markeredgewidth=1.5)
+        ax.set_xticks(range(len(columns)), columns, fontsize=8)
+        ax.set(title=method, ylabel="test accuracy in %", ylim=(0, 90))
+        ax.grid(axis="y", alpha=0.4)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
 # ---- what papers claim
 
 
@@ -978,6 +1051,7 @@ def published() -> dict[str, dict[str, Any]]:
     paths = sorted(FOLDER.glob("*/*.json"))
     files = {f"{path.parent.name}/{path.name}": json.loads(path.read_text()) for path in paths}
     rows = json.loads(EMBEDDED.read_text())
+    files[ROBUST.name] = json.loads(ROBUST.read_text())
     return files | {f"{EMBEDDED.name} {row}": content for row, content in rows.items()}
 
 
@@ -1029,6 +1103,8 @@ def tables() -> dict[str, Rows]:
         "pfllib curves": pfllib_curves(),
         "embedded_methods": embedded(),
         "embedded_tuned": embedded_tuned(),
+        "robust mean": robust_mean(),
+        "robust rules": robust_rules(),
         "speed": speed(),
     }
 
@@ -1069,4 +1145,5 @@ if __name__ == "__main__":
     for path in SPEED:
         path.write_text(renewed(path.read_text()))
     draw_embedded(ROOT / "docs" / "images" / "results_embedded_methods.png")
+    draw_robust(ROOT / "docs" / "images" / "results_robust_attacks.png")
     draw_pfllib(ROOT / "docs" / "images" / "results_published_feddbe.png")

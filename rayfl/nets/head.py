@@ -14,7 +14,7 @@ from rayfl.nets.memory import attributes, buffers, changed_value, check_batches,
 from rayfl.nets.split import SplitNet
 from rayfl.system.text import short_repr
 
-_BY_PROCESS = "so that results depend on which process trains a client"
+_BY_PROCESS = "so that results depend on which process has a client"
 
 
 def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
@@ -113,10 +113,15 @@ def parts_differ(net: SplitNet, like: Tensor) -> bool:
 
 
 def eval_scores(net: nn.Module, name: str, like: Tensor) -> Tensor:
-    """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws."""
+    """Return what a net makes of two inputs in eval mode, in which it must not draw."""
     net.eval()
+    before = generators()
+    lazy = any(map(nn.parameter.is_lazy, net.parameters()))  # whose weights are drawn in the first call
     with torch.no_grad():
         scores = net(like.float() if like.is_floating_point() else like)
+    if generators() != before and not lazy:
+        problem = f"{name} draws random numbers in evaluation mode, {_BY_PROCESS}"
+        raise BadCode("net", problem, "draw only where self.training is true")
     if not isinstance(scores, Tensor):
         remedy = "write a module that returns that alone, as in `return self.net(x).logits`"
         raise BadCode("net", f"{name} returns {short_repr(scores)} and not the tensor of its scores", remedy)

@@ -97,6 +97,13 @@ class Functional(Plain):
         return super().forward(F.dropout(x, 0.1, self.training))
 
 
+class Drawn(Plain):
+    """Drops inputs in evaluation mode, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, 0.1, training=True))
+
+
 def functional(shape: tuple[int, ...], classes: int) -> SplitNet:
     return SplitNet(Functional(5), nn.Sequential(), nn.Linear(5, classes))
 
@@ -266,6 +273,7 @@ def test_what_draws_in_train_mode_is_noted(net: str, draws: bool) -> None:
         (f"{OWN}.soft", BadCode, "layer 'last'"),
         (f"{OWN}.rectified", BadCode, "layer 'last'"),
         (f"{OWN}.Auxiliary", BadCode, "'tuple' object"),
+        (f"{OWN}.Drawn", BadCode, "evaluation mode"),
         (f"{OWN}.frozen", BadCode, "requires_grad"),
         (f"{OWN}.two", BadCode, "TypeError"),
         (f"{OWN}.none", BadCode, "NoneType"),
