@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast, get_args
 
 from torch import nn
@@ -24,7 +23,7 @@ class FedPer(PartlyPersonal):
     weights; all layers are trained together by SGD, as in its Algorithm 1.
     """
 
-    personal: Cut | Sequence[str] = "last_layer"
+    personal: Cut | list[str] = "last_layer"
     """``last_layer`` keeps the last linear layer with the client; ``fc_stack`` everything after the flatten,
     with its BatchNorm layers; or names of entries, their ends, or patterns: ``[B]`` of a net with adapters is
     FedSA-LoRA (Guo et al., ICLR 2025).

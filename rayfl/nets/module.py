@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -160,7 +160,7 @@ class LoRA(Architecture):
     """Rows of A, columns of B."""
     alpha: Annotated[float, above(0)] = 16.0
     """Adapters are multiplied by ``alpha / rank``."""
-    targets: Sequence[str] | None = None
+    targets: list[str] | None = None
     """Linear layers that get adapters: their names, the ends of these, or patterns such as ``*.mlp.*``; by
     default all below the head.
     """
