@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from rayfl import Inline, Ray, Result, Training, evaluation, load_models, resumed
+from rayfl import Inline, Ray, Result, Training, evaluation, load_models
 from rayfl.data import TEST, Arrays, Dirichlet, DomainPerClient, FromFile, Pathological, Synthetic
 from rayfl.errors import Conflict, Damaged
 from rayfl.evaluation.finetune import Finetune
@@ -21,7 +21,7 @@ from rayfl.record.history import History, Population
 from rayfl.report.compare import Comparison, group_runs
 from rayfl.report.summary import final_table, sentences
 from tests.evaluation.test_metrics import line
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import records_of, same_bytes, small
 from tests.support.refusals import refused
 
 SMALL: dict[str, Any] = {"train": 300, "test": 90, "shape": (1, 16, 16)}
@@ -107,12 +107,7 @@ def test_it_changes_no_other_score(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kept_actors")
 def test_the_same_bytes_on_actors_and_in_resumed_runs(tmp_path: Path) -> None:
-    for k, engine in enumerate([Inline(), Ray(actors=3)]):
-        small(tmp_path / str(k), engine=engine, **ALL).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
-    small(tmp_path / "split", **(ALL | {"rounds": 1})).run()
-    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "0")
+    same_bytes(tmp_path, Inline(), Ray(actors=3), resumed_after=1, **ALL)
 
 
 def test_some_clients_and_an_evaluation_now_and_then(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfl import Inline, Ray, UserError, resumed
+from rayfl import UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
@@ -23,7 +23,14 @@ from rayfl.report.page import PAGE
 from rayfl.report.summary import sentences
 from rayfl.sampling import Bernoulli, BySize, CohortDraw, Cyclic, Sampling, Trace, Uniform, choose_cohort
 from rayfl.settings.description import config_of
-from tests.support.federations import bytes_of_run, federation_from, records_of, small
+from tests.support.federations import (
+    INLINE_AND_RAY,
+    bytes_of_run,
+    federation_from,
+    records_of,
+    same_bytes,
+    small,
+)
 from tests.support.refusals import refused
 
 
@@ -204,11 +211,7 @@ def test_a_class_neither_remembers_nor_draws_elsewhere(tmp_path: Path, sampling:
     ],
 )
 def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, settings: dict[str, Any]) -> None:
-    settings = {"checkpoint_every": 1, **settings}
-    small(tmp_path / "whole", **settings, rounds=2).run()
-    small(tmp_path / "half", **settings, rounds=1).run()
-    resumed(tmp_path / "half", {"rounds": 2}).run()
-    assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+    same_bytes(tmp_path, resumed_after=1, rounds=2, checkpoint_every=1, **settings)
 
 
 ALONE = {"sampling": Bernoulli(), "participation": 0.1, "seed": 3}
@@ -308,11 +311,7 @@ def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:
 
 def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
     """Also over a stop before rounds without clients."""
-    for k, engine in enumerate((Inline(), Ray(actors=2))):
-        small(tmp_path / str(k), **ALONE, engine=engine).run()
-    small(tmp_path / "half", **ALONE, rounds=2).run()
-    resumed(tmp_path / "half", {"rounds": 4}).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "half")
+    same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=2, rounds=4, **ALONE)
 
 
 def test_sampling_is_recorded(tmp_path: Path) -> None:

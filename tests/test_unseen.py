@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfl import Federation, Inline, Ray, Training, UserError, evaluation, load_models, resumed
+from rayfl import Federation, Training, UserError, evaluation, load_models
 from rayfl.commands.export import export
 from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
 from rayfl.errors import Conflict
@@ -26,7 +26,7 @@ from rayfl.running.result import Result
 from rayfl.training import Client, Net, State
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import Run, normed, points, ragged, start
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import INLINE_AND_RAY, records_of, same_bytes, small
 from tests.support.refusals import refused
 
 DATA = Synthetic(
@@ -109,12 +109,8 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
 def test_the_same_bytes_on_actors_and_resumed(tmp_path: Path, drawn: bool) -> None:
     """Two new clients and four others, or three and seven, hosted apart."""
     settings = DRAWN | {"name": "FedBN", "finetune": Finetune(epochs=1)} if drawn else {"clients": 6}
-    for k, engine in enumerate((Inline(), Ray(actors=2))):
-        federation(tmp_path / str(k), engine=engine, **settings).run()
-    federation(tmp_path / "2", rounds=1, **settings).run()
-    resumed(tmp_path / "2", {"rounds": 2}).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1") == bytes_of_run(tmp_path / "2")
-    assert drawn or Result.load(tmp_path / "0").history.population.domains[4:] == ("domain1", "domain1")
+    folder, *_ = same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=1, make=federation, rounds=2, **settings)
+    assert drawn or Result.load(folder).history.population.domains[4:] == ("domain1", "domain1")
 
 
 # ---- adapting

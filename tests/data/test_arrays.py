@@ -11,14 +11,13 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, Ray
 from rayfl.data import IID, TEST, TRAIN, VAL, ArrayFiles, Arrays, ByUser
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.files import FileData
 from rayfl.data.readers.tables import column
 from rayfl.errors import BadData, BadValue, Conflict, Missing
 from rayfl.nets import MLP
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import INLINE_AND_RAY, bytes_of_run, same_bytes, small
 from tests.support.refusals import refused
 
 RNG = np.random.default_rng(0)
@@ -218,9 +217,7 @@ def test_arrays_reach_actors(tmp_path: Path, kept_actors, mapped):
         for name, array in {"x": X, "y": Y, "who": USERS}.items():
             np.save(tmp_path / f"{name}.npy", array)
         changes["data"] = ArrayFiles(train=str(tmp_path), users="who")
-    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        federation(tmp_path / name, **changes, engine=engine).run()
-    assert bytes_of_run(tmp_path / "inline", settings=False) == bytes_of_run(tmp_path / "ray", settings=False)
+    same_bytes(tmp_path, *INLINE_AND_RAY, make=federation, **changes)
 
 
 # --- ArrayFiles

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl import Inline, Ray, Training, load_models, resumed
+from rayfl import Inline, Training, load_models, resumed
 from rayfl.data import Synthetic
 from rayfl.errors import BadCode
 from rayfl.evaluation.finetune import Finetune
@@ -18,7 +18,7 @@ from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
 from rayfl.system.error_report import exit_code
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import INLINE_AND_RAY, bytes_of_run, records_of, same_bytes, small
 from tests.support.modules import Sequences, Sharpened, hooked
 from tests.support.refusals import refused
 
@@ -51,19 +51,13 @@ NETS = [
 
 @pytest.mark.parametrize(("net", "data"), NETS)
 def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> None:
-    settings = SETTINGS | {"net": net, "data": data, "method": Ditto()}
-    small(tmp_path / "whole", **settings).run()
-    small(tmp_path / "split", **settings | {"rounds": 1}).run()
-    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+    same_bytes(tmp_path, resumed_after=1, **SETTINGS, net=net, data=data, method=Ditto())
 
 
 @pytest.mark.usefixtures("kept_actors")
 @pytest.mark.parametrize("net", [TRANSFORMER, pytest.param(CharLSTM(hidden=8), marks=pytest.mark.slow)])
 def test_two_actors_are_inline(tmp_path: Path, net: Any) -> None:
-    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        small(tmp_path / name, **SETTINGS, net=net, data=TEXTS, engine=engine).run()
-    assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
+    same_bytes(tmp_path, *INLINE_AND_RAY, **SETTINGS, net=net, data=TEXTS)
 
 
 @pytest.mark.parametrize(("net", "data"), NETS[:2])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl import resumed
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode
 from rayfl.methods import Cohort, FedAvg, Method
@@ -16,7 +15,7 @@ from rayfl.record.checkpoint import Checkpoints
 from rayfl.testing import federate, ragged
 from rayfl.testing.checks import TINY
 from rayfl.training import Client, Params, State
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import same_bytes, small
 from tests.support.refusals import refused
 
 Returned = tuple[dict[str, Any], State]
@@ -129,11 +128,7 @@ class Forgets(FedAvg):
 
 
 def test_an_empty_state_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": Forgets(), "participation": 1.0, "clients": 4}
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    small(whole, **settings, checkpoint_every=1).run()
-    small(split, **settings, checkpoint_every=1, rounds=2).run()
-    resumed(split, {"rounds": 4, "quiet": True}).run()
-    assert bytes_of_run(split) == bytes_of_run(whole)
+    settings: dict[str, Any] = {"method": Forgets(), "participation": 1.0, "clients": 4, "rounds": 4}
+    whole, _ = same_bytes(tmp_path, resumed_after=2, checkpoint_every=1, **settings)
     checkpoints = Checkpoints(whole / "checkpoints")
     assert [len(checkpoints.checkpoint_after(round).clients) for round in (3, 4)] == [1, 0]

@@ -13,31 +13,21 @@ from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet
 from rayfl.training import Training
 from tests.methods.cases import net_of
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import INLINE_AND_RAY, bytes_of_run, records_of, same_bytes, small
 
 LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")
 pytestmark = pytest.mark.usefixtures("kept_actors")
 
 
-def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:
-    folders = []
-    for k, engine in enumerate(engines):
-        folders.append(tmp_path / str(k))
-        small(folders[-1], engine=engine, **settings).run()
-    reference = bytes_of_run(folders[0])
-    for folder in folders[1:]:
-        assert bytes_of_run(folder) == reference
-    return folders
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> None:
-    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), net=net_of(name, LeNet()), rounds=3)
+    same_bytes(tmp_path, *INLINE_AND_RAY, method=METHODS[name](), net=net_of(name, LeNet()), rounds=3)
 
 
 def test_one_and_three_actors(tmp_path: Path) -> None:
-    same(tmp_path, Inline(), Ray(actors=1), Ray(actors=3), method=METHODS["FedCO2"](), net=CNNB(), rounds=2)
+    engines = Inline(), Ray(actors=1), Ray(actors=3)
+    same_bytes(tmp_path, *engines, method=METHODS["FedCO2"](), net=CNNB(), rounds=2)
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
@@ -47,7 +37,7 @@ def test_unequal_work(tmp_path: Path, execution: Any) -> None:
     how: dict[str, Any] = {"execution": execution, "stack": 3}
     engines = Inline(**how), Ray(actors=1, **how), Ray(actors=2, **how)
     method = METHODS["FedRep"](head_epochs=1)
-    folder, *_ = same(tmp_path, *engines, method=method, training=training, rounds=2)
+    folder, *_ = same_bytes(tmp_path, *engines, method=method, training=training, rounds=2)
     said = "local work: 0 to 1 times training.epochs, drawn for each client and round; unchanged: method.head"
     assert said in (folder / "run.log").read_text()
     for round, record in enumerate(records_of(folder)):
@@ -66,8 +56,8 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     federated = data.federate(100, 0)
     empty = {i for i in range(100) if not len(federated.clients[i].train)}
     settings = {"data": data, "clients": 100, "participation": 0.01, "rounds": 8, "training": LENIENT}
-    engines = Inline(), Ray(actors=2)
-    folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, LeNet()), **settings)
+    settings |= {"method": METHODS[name](), "net": net_of(name, LeNet())}
+    folder, _ = same_bytes(tmp_path, *INLINE_AND_RAY, **settings)
     records = records_of(folder)
     cohorts = [set(small(tmp_path, **settings).cohort(round)) for round in range(8)]
     assert [set(record["cohort"]) for record in records] == [cohort - empty for cohort in cohorts]
@@ -91,7 +81,6 @@ def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
 def test_after_training_scores_of_unsampled_clients_are_kept(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"protocol": evaluation.FediOS(), "participation": 0.2, "rounds": 3}
     stacked: dict[str, Any] = {"execution": "stacked", "stack": 2}
-    folders = same(
-        tmp_path, Inline(**stacked), Ray(actors=2, **stacked), method=METHODS["Ditto"](), **settings
-    )
-    assert "after_training" in (folders[0] / "metrics.jsonl").read_text()
+    engines = Inline(**stacked), Ray(actors=2, **stacked)
+    folder, _ = same_bytes(tmp_path, *engines, method=METHODS["Ditto"](), **settings)
+    assert "after_training" in (folder / "metrics.jsonl").read_text()

@@ -18,7 +18,7 @@ from rayfl.sampling import Trace
 from rayfl.testing.checks import TINY
 from rayfl.training import Client, State, Training
 from tests.support.datasets import of_classes
-from tests.support.federations import Poisoned, bytes_of_run, records_of, small
+from tests.support.federations import Poisoned, bytes_of_run, records_of, same_bytes, small
 from tests.support.refusals import refused
 from tests.support.workers import pretend
 
@@ -114,21 +114,15 @@ class FirstValidates(Synthetic):
 def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
     data = FirstValidates(train=700, test=600, shape=(1, 16, 16), val_fraction=0.2)
     settings: dict[str, Any] = {"method": FedPer(), "data": data, "clients": 2, "net": TINY, "rounds": 1}
-    for name, engine in (("one", Inline()), ("two", pretend(count=2))):
-        small(tmp_path / name, engine=engine, **settings).run()
-    assert records_of(tmp_path / "one") == records_of(tmp_path / "two")
-    views = records_of(tmp_path / "two")[-1]["evaluation"]["after_aggregation"]["personal"]
+    folder, _ = same_bytes(tmp_path, Inline(), pretend(count=2), **settings)
+    views = records_of(folder)[-1]["evaluation"]["after_aggregation"]["personal"]
     assert [None in views[split]["score"] for split in ("val", "test")] == [True, False]
 
 
 def test_the_same_bytes_on_several_workers_and_after_resuming(tmp_path: Path) -> None:
     """Of clients drawn anew, with state on several workers."""
-    settings = FEW | {"method": FedPer(), "eval_draw": "anew"}
-    for name, engine in (("one", Inline()), ("two", pretend(count=2))):
-        small(tmp_path / name, engine=engine, **settings).run()
-    small(tmp_path / "half", **settings | {"rounds": 1}).run()
-    resumed(tmp_path / "half", {"rounds": 2}).run()
-    assert all(bytes_of_run(tmp_path / name) == bytes_of_run(tmp_path / "one") for name in ("two", "half"))
+    engines = Inline(), pretend(count=2)
+    same_bytes(tmp_path, *engines, resumed_after=1, **FEW, method=FedPer(), eval_draw="anew")
 
 
 def test_some_clients_are_scored(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from rayfl.record.checkpoint import Checkpoints
 from rayfl.testing.checks import TINY
 from rayfl.training import Params, State
 from tests.support.by_hand import ragged
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import same_bytes, small
 from tests.support.nets import same_bits
 from tests.support.refusals import refused
 from tests.support.workers import PretendWorkers, pretend
@@ -103,17 +103,14 @@ def test_a_failed_step_shows_when_it_is_waited_for() -> None:
 @pytest.mark.parametrize("name", ["FedAMP", "FedProto"])
 def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
     """With one download for all, and with what single clients receive besides."""
-    for k, engine in enumerate((Inline(), pretend(count=4, hosts=2))):
-        small(tmp_path / str(k), method=METHODS[name](), net=TINY, engine=engine, rounds=2).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+    engines = Inline(), pretend(count=4, hosts=2)
+    same_bytes(tmp_path, *engines, method=METHODS[name](), net=TINY, rounds=2)
 
 
 def test_new_clients_on_many_workers(tmp_path: Path) -> None:
     data = Synthetic(train=600, test=180, domains=3, partition=DomainPerClient())
     settings: dict[str, Any] = {"method": FedBN(), "net": TINY, "data": data, "clients": 6, "rounds": 1}
-    for k, engine in enumerate((Inline(), pretend(count=3))):
-        small(tmp_path / str(k), engine=engine, unseen="domain1", **settings).run()
-    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+    same_bytes(tmp_path, Inline(), pretend(count=3), unseen="domain1", **settings)
 
 
 def test_states_that_travel_have_memory_of_their_own() -> None:

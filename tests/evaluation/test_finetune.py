@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models, resumed
+from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models
 from rayfl.data import DomainPerClient, Synthetic
 from rayfl.engine.travel import EMPTY_DOWNLOAD
 from rayfl.errors import BadValue, Conflict, Unknown
@@ -24,7 +24,7 @@ from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
 from tests.support.by_hand import Run, federate, points, ragged, start
-from tests.support.federations import bytes_of_run, federation_from, records_of, small
+from tests.support.federations import federation_from, records_of, same_bytes, small
 from tests.support.refusals import refused
 
 DATA = ragged()
@@ -200,19 +200,13 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("kept_actors")
 def test_any_number_of_actors(tmp_path: Path) -> None:
     """Few clients train in a round and all are fine-tuned, so that states travel."""
-    found, tuning = [], Finetune(epochs=1, of="personal")
-    for k, engine in enumerate((Inline(stack=3), Ray(actors=2, stack=3))):
-        small(tmp_path / f"{k}", engine=engine, method=Ditto(), rounds=2, finetune=tuning).run()
-        found.append(bytes_of_run(tmp_path / f"{k}"))
-    assert found[0] == found[1]
+    engines, tuning = (Inline(stack=3), Ray(actors=2, stack=3)), Finetune(epochs=1, of="personal")
+    same_bytes(tmp_path, *engines, method=Ditto(), rounds=2, finetune=tuning)
 
 
 def test_resumed(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "finetune": Finetune(epochs=1), "rounds": 2}
-    small(tmp_path / "whole", **settings, checkpoint_every=1).run()
-    small(tmp_path / "split", **settings | {"rounds": 1}, checkpoint_every=1).run()
-    resumed(tmp_path / "split", {"rounds": 2, "quiet": True}).run()
-    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+    same_bytes(tmp_path, resumed_after=1, checkpoint_every=1, **settings)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from rayfl import Federation, Inline, Ray, Result, UserError, resumed
+from rayfl import Federation, Inline, Result, UserError, resumed
 from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report_runs
@@ -23,7 +23,7 @@ from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
 from rayfl.report.summary import sentences
 from tests.support.datasets import of_classes
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import INLINE_AND_RAY, bytes_of_run, records_of, same_bytes, small
 from tests.support.refusals import refused
 
 pytest.importorskip("torchmetrics")
@@ -248,9 +248,7 @@ def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kept_actors")
 def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
-    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
-        measured(tmp_path / name, engine=engine, rounds=1, metrics=["tests.support.metrics.brier"]).run()
-    assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
+    same_bytes(tmp_path, *INLINE_AND_RAY, rounds=1, metrics=["tests.support.metrics.brier"])
 
 
 def test_a_run_of_before_goes_on(tmp_path: Path) -> None:

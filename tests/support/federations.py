@@ -80,11 +80,30 @@ def bytes_of_run(folder: Path, settings: bool = True) -> dict[str, bytes]:
     return found
 
 
-def same_bytes_everywhere(folder: Path, **settings: Any) -> None:
-    """See that a federation gives the same bytes inline, on two actors, and resumed after two rounds."""
-    small(folder / "inline", **settings).run()
-    small(folder / "ray", **settings, engine=Ray(actors=2)).run()
-    small(folder / "split", **(settings | {"rounds": 2}), engine=Inline()).run()
-    resumed(folder / "split", {"rounds": settings["rounds"], "quiet": True}).run()
-    assert bytes_of_run(folder / "ray") == bytes_of_run(folder / "inline")
-    assert bytes_of_run(folder / "split") == bytes_of_run(folder / "inline")
+INLINE_AND_RAY = Inline(), Ray(actors=2)
+
+
+def same_bytes(
+    folder: Path, *engines: Any, resumed_after: int = 0, make: Any = small, **settings: Any
+) -> list[Path]:
+    """See that a federation gives the same bytes with each engine, and where it goes on after some rounds.
+
+    Args:
+        folder: for the runs, whose folders are returned.
+        engines: ``Inline()`` where none are given; the first one has the run that goes on.
+        resumed_after: so many rounds; 0 tries no run that goes on.
+        make: makes a federation of a folder and settings.
+        settings: of the federation; with ``rounds`` where one goes on.
+    """
+    engines = engines or INLINE_AND_RAY[:1]
+    runs: list[dict[str, Any]] = [settings | {"engine": engine} for engine in engines]
+    if resumed_after:
+        runs.append(runs[0] | {"rounds": resumed_after})
+    folders = [folder / str(k) for k in range(len(runs))]
+    for each, changed in zip(folders, runs, strict=True):
+        make(each, **changed).run()
+    if resumed_after:
+        resumed(folders[-1], {"rounds": settings["rounds"], "quiet": True}).run()
+    for other in folders[1:]:
+        assert bytes_of_run(other) == bytes_of_run(folders[0])
+    return folders

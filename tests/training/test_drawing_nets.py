@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl import Federation, Inline, Ray
+from rayfl import Federation, Inline
 from rayfl.data import Synthetic
 from rayfl.nets import SplitNet
 from rayfl.training import Net
 from rayfl.training.loop import fit_loop
 from rayfl.training.noise import step_keys
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import INLINE_AND_RAY, bytes_of_run, same_bytes, small
 from tests.support.nets import CLASSES, make_client, make_images
 
 DATA = Synthetic(train=160, test=60, shape=(1, 4, 4), classes=4)
@@ -56,14 +56,7 @@ def generator_is_kept() -> Iterator[None]:
 
 @pytest.mark.usefixtures("generator_is_kept")
 def test_results_are_the_same_in_all_processes(tmp_path: Path) -> None:
-    drawing(tmp_path / "inline").run()
-    torch.rand(3)
-    torch.manual_seed(5)
-    for number, engine in enumerate((Ray(actors=2), Inline(execution="loop"))):
-        drawing(tmp_path / f"{number}", engine=engine).run()
-        assert bytes_of_run(tmp_path / f"{number}", settings=False) == bytes_of_run(
-            tmp_path / "inline", settings=False
-        )
+    same_bytes(tmp_path, *INLINE_AND_RAY, Inline(execution="loop"), make=drawing)
 
 
 def test_a_stack_falls_back_to_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

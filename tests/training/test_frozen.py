@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rayfl import Federation, Inline, Ray, Result, load_models, resumed
+from rayfl import Federation, Inline, Result, load_models, resumed
 from rayfl.commands.export import export
 from rayfl.data import Synthetic
 from rayfl.engine.set_up import set_up
@@ -19,7 +19,7 @@ from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.report.compare import machine_warnings
 from rayfl.training import Batch, Net
-from tests.support.federations import bytes_of_run, records_of, small
+from tests.support.federations import INLINE_AND_RAY, records_of, same_bytes, small
 from tests.support.refusals import refused
 
 SHAPE = (3, 12, 12)
@@ -136,13 +136,8 @@ def test_frozen_weights_are_no_entries(tmp_path: Path) -> None:
 
 
 def test_processes_hold_the_same_and_runs_go_on(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": METHODS["Ditto"](), "checkpoint_every": 1}
-    frozen(tmp_path / "inline", Normed, **settings).run()
-    frozen(tmp_path / "ray", Normed, **settings, engine=Ray(actors=2)).run()
-    assert bytes_of_run(tmp_path / "ray", settings=False) == bytes_of_run(tmp_path / "inline", settings=False)
-    frozen(tmp_path / "part", Normed, **settings | {"rounds": 1}).run()
-    resumed(tmp_path / "part", {"rounds": 2}).run()
-    assert records_of(tmp_path / "part") == records_of(tmp_path / "inline")
+    settings = {"method": METHODS["Ditto"](), "rounds": 2, "checkpoint_every": 1, "net": Normed}
+    same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=1, make=frozen, **settings)
 
 
 def test_statistics_of_what_is_frozen_do_not_move(tmp_path: Path) -> None:

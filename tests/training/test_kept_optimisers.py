@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl import Training, resumed
+from rayfl import Inline, Training
 from rayfl.data import IID, Synthetic
 from rayfl.engine.worker import KEPT
 from rayfl.errors import Conflict
@@ -19,7 +19,7 @@ from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Optimiser
 from rayfl.training.stacked import run_stacked
 from tests.support.by_hand import assert_same, federate, ragged
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import same_bytes, small
 from tests.support.nets import close, make_clients, only, smooth_net, smooth_split
 from tests.support.refusals import refused
 from tests.support.workers import pretend
@@ -99,16 +99,10 @@ def test_it_is_saved_and_goes_on_wherever_its_client_trains(tmp_path: Path) -> N
     """A run in two halves has the bytes of a whole one; methods do not see what is kept; and it counts."""
     settings: dict[str, Any] = {"method": Seeing(), "net": TINY, "checkpoint_every": 1, "clients": 6}
     settings["training"] = Training(**KEEPING)
-    small(tmp_path / "whole", rounds=2, **settings).run()
-    small(tmp_path / "half", rounds=1, engine=pretend(count=2), **settings).run()
-    resumed(tmp_path / "half", {"rounds": 2}).run()
-    assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "half")
-    small(tmp_path / "two", rounds=2, engine=pretend(count=2), **settings).run()
-    assert bytes_of_run(tmp_path / "whole", False) == bytes_of_run(tmp_path / "two", False)
+    whole, *_ = same_bytes(tmp_path, pretend(count=2), Inline(), resumed_after=1, rounds=2, **settings)
     settings["training"] = Training(**(KEEPING | {"optimiser_state": "fresh"}))
     small(tmp_path / "fresh", rounds=2, **settings).run()
-    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "fresh"))
-    assert one != other
+    assert (whole / "metrics.jsonl").read_bytes() != (tmp_path / "fresh" / "metrics.jsonl").read_bytes()
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rayfl.transforms.pipeline import Pipeline
 from rayfl.transforms.privacy import norm_of
 from tests.methods.cases import net_of
 from tests.support.by_hand import federate, points, ragged, start
-from tests.support.federations import same_bytes_everywhere, small
+from tests.support.federations import INLINE_AND_RAY, same_bytes, small
 from tests.support.nets import make_context
 from tests.support.refusals import refused
 
@@ -368,15 +368,10 @@ def test_a_cell_whose_noise_was_worked_out_is_the_same_cell(tmp_path: Path, befo
 
 @pytest.mark.parametrize("method", [FedBN(), Ditto()], ids=str)
 def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors: None, method: Any) -> None:
-    settings: dict[str, Any] = {
-        "method": method,
-        "net": SMOOTH,
-        "clients": 8,
-        "rounds": 3,
-        "participation": 0.4,
-    }
-    settings |= {"sampling": Bernoulli(), "transforms": ClientDP(clip="adaptive", noise_multiplier=0.2)}
-    same_bytes_everywhere(tmp_path, **settings)
+    settings: dict[str, Any] = {"method": method, "net": SMOOTH, "clients": 8, "rounds": 3}
+    settings |= {"sampling": Bernoulli(), "participation": 0.4}
+    settings |= {"transforms": ClientDP(clip="adaptive", noise_multiplier=0.2)}
+    same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=2, **settings)
 
 
 def test_sums_are_declared_with_the_clip_alone() -> None:

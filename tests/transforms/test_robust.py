@@ -31,7 +31,7 @@ from rayfl.transforms.aggregation import (
 )
 from rayfl.transforms.attacks import ALIE, IPM, Attack, Boost, LabelFlip, SignFlip
 from tests.support.by_hand import assert_same, federate, points, ragged
-from tests.support.federations import federation_from, same_bytes_everywhere, small
+from tests.support.federations import INLINE_AND_RAY, federation_from, same_bytes, small
 from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -350,4 +350,4 @@ def test_the_same_bytes_on_actors_and_after_a_resume(
     settings: dict[str, Any] = {"method": method, "net": TINY, "clients": 8, "rounds": 3, "attack": attack}
     settings |= {"sampling": Bernoulli(), "participation": 0.6}
     settings |= {"aggregation": rule, "transforms": TopK(share=0.5)}
-    same_bytes_everywhere(tmp_path, **settings)
+    same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=2, **settings)

@@ -20,7 +20,7 @@ from rayfl.transforms import TRANSFORMS, Change, ClientDP, LocalDP, Quantise, To
 from rayfl.transforms.pipeline import MEMORY
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
-from tests.support.federations import federation_from, same_bytes_everywhere, small
+from tests.support.federations import INLINE_AND_RAY, federation_from, same_bytes, small
 from tests.support.refusals import refused
 
 TINY = "rayfl.testing.by_hand.tiny"
@@ -495,11 +495,5 @@ def test_the_stack_agrees_with_the_loop() -> None:
 
 @pytest.mark.parametrize("method", [SCAFFOLD(), Ditto()], ids=str)
 def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors: None, method: Any) -> None:
-    settings: dict[str, Any] = {
-        "method": method,
-        "net": TINY,
-        "clients": 8,
-        "rounds": 3,
-        "transforms": list(ALL),
-    }
-    same_bytes_everywhere(tmp_path, **settings)
+    settings: dict[str, Any] = {"method": method, "net": TINY, "clients": 8, "rounds": 3}
+    same_bytes(tmp_path, *INLINE_AND_RAY, resumed_after=2, transforms=list(ALL), **settings)
