@@ -14,7 +14,7 @@ from rayfl import Inline, Ray, Training
 from rayfl.engine import inline
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
 from rayfl.engine.process import CUDA_CONTEXT_BYTES, cap_gpu_memory, prepare_gpu
-from rayfl.errors import BadValue, Conflict, Missing
+from rayfl.errors import Conflict, Missing
 from rayfl.methods import Local
 from rayfl.record.folder import read_config
 from tests.support.by_hand import ragged
@@ -231,22 +231,3 @@ def test_tf32_is_refused_on_a_cpu(tmp_path):
     federation = small(tmp_path / "run", training=Training(precision="tf32"), engine=Inline(device="cpu"))
     with refused(Conflict, "training.precision"):
         federation.run()
-
-
-OF_RAY = {"threads": [-1], "actors": [0], "clients_per_actor": [0], "cpus_per_actor": [-0.5], "wait": [-1]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "impossible"),
-    [(Inline, {"threads": [0], "stack": [0]}), (Ray, OF_RAY | {"gpus_per_actor": [-1.0, 1.5, 2]})],
-)
-def test_impossible_settings_are_refused(kind, impossible):
-    for option, values in impossible.items():
-        for value in values:
-            with refused(BadValue, f"engine.{option}"):
-                kind(**{option: value})
-
-
-def test_actors_and_clients_per_actor_exclude_each_other():
-    with refused(Conflict, "engine.actors"):
-        Ray(actors=2, clients_per_actor=2)

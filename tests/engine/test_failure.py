@@ -37,7 +37,7 @@ ray: Any = pytest.importorskip("ray")
 from rayfl.engine import ray_workers  # noqa: E402
 from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
-from rayfl.errors import BadValue, Shortage  # noqa: E402
+from rayfl.errors import Shortage  # noqa: E402
 from tests.support.refusals import refused  # noqa: E402
 
 ROUNDS = 5
@@ -587,11 +587,6 @@ def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, e
     """It is an error, and not a loss that is replayed."""
     with pytest.raises(RuntimeError, match=r"would end the process \(SystemExit: 3\)"):
         small(tmp_path / "run", method=Mortal("", **{where: 0}), engine=engine).run()
-
-
-def test_impossible_recoveries() -> None:
-    with refused(BadValue, "engine.recoveries"):
-        Ray(recoveries=-1)
 
 
 # ---- disks

@@ -14,17 +14,16 @@ from torch import Tensor, nn
 from rayfl import Federation, Finetune, Inline, Ray, evaluation, load_models
 from rayfl.data import DomainPerClient, Synthetic
 from rayfl.engine.travel import EMPTY_DOWNLOAD
-from rayfl.errors import BadValue, Conflict, Unknown
+from rayfl.errors import Conflict, Unknown
 from rayfl.evaluation.score import ClientScores, Score
 from rayfl.methods import METHODS, Ditto, FedAvg, FedBN, FedCO2, FedProto, Local, Method
 from rayfl.nets import CNNB, LeNet
 from rayfl.randomness import generator, seed_of
-from rayfl.settings.description import dump_config
 from rayfl.training import AdamW, Client, Exponential, State
 from tests.methods.cases import net_of
 from tests.support import faults
 from tests.support.by_hand import Run, federate, points, ragged, start
-from tests.support.federations import federation_from, records_of, same_bytes, small
+from tests.support.federations import records_of, same_bytes, small
 from tests.support.refusals import refused
 
 DATA = ragged()
@@ -255,13 +254,6 @@ def test_it_can_be_the_headline_and_models_are_those_before(tmp_path: Path) -> N
 # ---- settings
 
 
-def test_the_command_line_and_the_configuration(tmp_path: Path) -> None:
-    made = federation_from(["--method", "FedAvg", "--finetune.epochs", "3", "--finetune.part", "head"])
-    assert made.finetune == Finetune(epochs=3, part="head")
-    (tmp_path / "config.yaml").write_text(dump_config(made))
-    assert federation_from(["--config", f"{tmp_path / 'config.yaml'}"]).finetune == made.finetune
-
-
 class Named(FedAvg):
     """Has a view of that name already."""
 
@@ -296,5 +288,3 @@ def test_models_and_headlines_that_there_are_not(
 def test_options_without_effect_are_refused() -> None:
     with refused(Conflict, "finetune.epochs"):
         Finetune(lr=0.1)
-    with refused(BadValue, "finetune.lr"):
-        Finetune(epochs=1, lr=0.0)

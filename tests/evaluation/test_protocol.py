@@ -45,14 +45,6 @@ def test_a_protocol_tells_what_differs_from_its_defaults():
     assert Default(patience=5).needs_validation
 
 
-def test_impossible_options_are_refused():
-    bad = {"average": ["most"], "point": ["soon"], "k": [0, "5"], "length": [0], "step": [0]}
-    for option, values in (bad | {"patience": [-1], "trained_only": [1]}).items():
-        for value in values:
-            with refused(BadValue, f"protocol.{option}"):
-                Default(**{option: value})
-
-
 def test_a_protocol_is_read_from_a_configuration():
     assert read_protocol({}) == Default()
     assert read_protocol({"protocol": "FDSE"}) == FDSE()

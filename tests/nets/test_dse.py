@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from rayfl.errors import BadValue, Conflict
+from rayfl.errors import Conflict
 from rayfl.nets import (
     DSECNN,
     Architecture,
@@ -135,8 +135,6 @@ def test_options_are_obeyed() -> None:
     block = next(iter(dse_blocks(net).values()))
     assert block.dse_conv.weight.shape == (24, 1, 5, 5)
     assert isinstance(block.act, nn.Identity)
-    with refused(BadValue, "net.dw"):
-        DSECNN(dw=2)
 
 
 # ---- many clients at once

@@ -28,7 +28,9 @@ OUT_OF_BOUNDS = {
         training.lr=0 training.lr=true training.lr=1e400 training.lr=[1] training.batch_size=0
         training.epochs=0 training.batch_size=99999999999999999999 training.steps=0 training.momentum=1
         training.weight_decay=-1 training.clip=-1 training.precision=float16 training.last_batch=lose
-        training.bn_single=never protocol.k=0 protocol.patience=-1 protocol.point=nowhere""",
+        training.bn_single=never training.momentum=-0.1 training.clip=nan training.work=[]
+        training.work=[-0.1] training.work_range=[1,0] protocol.k=0 protocol.patience=-1
+        protocol.point=nowhere protocol.average=most protocol.length=0 protocol.step=0""",
     "--training.schedule Exponential": "training.schedule.decay=2 training.schedule.decay=0",
     "--training.schedule Cosine": "training.schedule.warmup=-1 training.schedule.end=1.5",
     "--training.optimiser Adam": """
@@ -38,13 +40,18 @@ OUT_OF_BOUNDS = {
         engine.execution=fast engine.memory_format=nchw engine.state_memory=-1""",
     "--engine Ray": """
         engine.actors=0 engine.actors=many engine.clients_per_actor=0 engine.gpus_per_actor=1.5
-        engine.gpus_per_actor=-1 engine.cpus_per_actor=-1 engine.recoveries=-1""",
+        engine.gpus_per_actor=2 engine.gpus_per_actor=-1 engine.cpus_per_actor=-1 engine.recoveries=-1
+        engine.threads=-1 engine.wait=-1""",
     "--data Synthetic": """
         data.shape=3 data.shape=[3,8] data.shape=[0,0,0] data.shape=[a,b,c] data.seed=x data.train=null
         data.test_from=all""",
-    "--net FDSEAlexNet": "net.G=x net.G=1",
+    "--net FDSEAlexNet": "net.G=x net.G=1 net.dw=2",
     "--net CharLSTM": "net.layers=0",
     "--net MLP": "net.hidden=[0] net.hidden=x",
+    "--transforms TopK": "transforms.share=0",
+    "--transforms Quantise": "transforms.bits=1",
+    "--attack IPM": "attack.clients=[]",
+    "--transforms ClientDP --transforms.noise_multiplier 1": "transforms.clip=adaptiv",
 }
 """A class that has options -> words that give one of them a value that it does not take."""
 
@@ -88,6 +95,10 @@ OF_OTHER_TYPES: list[tuple[Any, str, list[Any]]] = [
     (Training, "batch_size", [1.0, "1", True, 2**64, None]),
     (Training, "precision", [32, None, ["float32"], np.zeros(2), True]),
     (Training, "clip", [Silent()]),
+    (Training, "optimiser", ["Adam"]),
+    (Training, "schedule", [0.9]),
+    (Default, "k", ["5"]),
+    (Default, "trained_only", [1]),
     (Federation, "method", ["FedAvg", FedAvg, None]),
     (Federation, "net", [3, [1, 2], {"a": 1}, [], "\0"]),
     (Federation, "clients", ["5", True, 2**70]),

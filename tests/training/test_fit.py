@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rayfl.errors import BadValue
 from rayfl.nets import SplitNet
-from rayfl.training import Fitted, Net, Params, Training
+from rayfl.training import Fitted, Net, Params
 from rayfl.training.loop import run_loop
 from rayfl.training.noise import step_keys
 from rayfl.training.schedules import Exponential
@@ -23,7 +22,6 @@ from tests.support.nets import (
     smooth_net,
     smooth_split,
 )
-from tests.support.refusals import refused
 
 
 def run(awaitable):
@@ -394,28 +392,3 @@ def test_fits_and_totals_of_a_method_in_turn():
     assert (first.steps, second.steps) == (3, 6)
     assert [(k, type(f)) for k, f in seen] == [(0, Fitted), (0, Fitted)]  # totals are not observed
     assert seen[0][1] is first
-
-
-# ---- settings
-
-
-IMPOSSIBLE = {
-    "epochs": [0],
-    "batch_size": [0],
-    "lr": [0.0, math.nan, math.inf],
-    "optimiser": ["Adam"],
-    "schedule": [0.9],
-    "momentum": [1.0, -0.1],
-    "weight_decay": [-1e-4],
-    "clip": [-1.0, math.nan],
-    "last_batch": ["pad"],
-    "bn_single": ["drop"],
-    "precision": ["float16"],
-}
-
-
-@pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_impossible_settings_are_refused_by_name(name):
-    for value in IMPOSSIBLE[name]:
-        with refused(BadValue, f"training.{name}"):
-            Training(**{name: value})

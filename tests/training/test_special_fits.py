@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rayfl.data import Synthetic
-from rayfl.errors import BadCode, BadValue, Conflict
+from rayfl.errors import BadCode, Conflict
 from rayfl.methods import Facts, FedAvg
 from rayfl.randomness import generator
 from rayfl.testing.checks import TINY
@@ -68,9 +68,11 @@ def test_losses_take_all_steps_in_turn(run: Any) -> None:
         assert torch.allclose(moved, torch.full_like(moved, client.lr * (5 + 15)), rtol=1e-12)
 
 
-def test_steps_and_epochs_exclude_each_other() -> None:
+def test_settings_that_exclude_each_other() -> None:
     with refused(Conflict, "training.steps"):
         Training(steps=5, epochs=3)
+    with refused(Conflict, "training.work"):
+        Training(work=(1,), work_range=(0, 1))
 
 
 def test_listed_work() -> None:
@@ -95,14 +97,6 @@ def test_drawn_work() -> None:
         assert [len(client.fit(client.initial, client.loss).batches) for _ in range(2)] == [expected] * 2
     found = [Training(steps=40, work_range=(0.2, 1.2)).work_of(i, 0, 5, 40) for i in range(200)]
     assert (min(found), max(found)) == (8, 48)
-
-
-@pytest.mark.parametrize(("name", "value"), [("work", []), ("work", [-0.1]), ("work_range", (1, 0))])
-def test_work_is_numbers_of_at_least_0(name: str, value: Any) -> None:
-    with refused(BadValue, f"training.{name}"):
-        Training(**{name: value})
-    with refused(Conflict, "training.work"):
-        Training(work=(1,), work_range=(0, 1))
 
 
 @EXECUTIONS
