@@ -1,7 +1,6 @@
 """Metrics besides accuracy and loss: their values by hand, what is refused, and where they are recorded."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rayfl.callbacks.loggers import scalars
 from rayfl.commands.figure import main as figure
 from rayfl.commands.report import report_runs
 from rayfl.data import Dirichlet, Pathological, Synthetic
-from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
+from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation import FediOS, Protocol
 from rayfl.evaluation.measures import measures
 from rayfl.methods import FedProto
@@ -258,17 +257,6 @@ def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
     assert config.pop("metrics") == []
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     assert resumed(tmp_path / "run", {"rounds": 2}).run().complete
-
-
-@pytest.mark.parametrize("column", [[0.5], "0.5", ["x"] * 12, [1e300] * 12])
-def test_damaged_columns_are_refused(run: Result, tmp_path: Path, column: Any) -> None:
-    shutil.copytree(run.folder, tmp_path / "run")
-    records = records_of(run.folder)
-    records[1]["evaluation"]["after_aggregation"]["global"]["test"]["f1"] = column
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(text)
-    with refused(Damaged, "metrics.jsonl"):
-        Result.load(tmp_path / "run")
 
 
 # ---- reports and pictures

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from rayfl import evaluation
-from rayfl.errors import UserError
 from rayfl.record.folder import RunFolder
 from rayfl.running.result import Result, finish_records
 from tests.support.records import partition, record, write_run
@@ -81,28 +80,3 @@ def test_the_protocol_of_the_configuration_is_used(tmp_path):
     assert result.protocol == evaluation.FediOS()
     assert result.summary["headline"]["rounds"] == [3, 4, 5, 6, 7]
     assert result.figure == pytest.approx(result.rounds["test/after_training/personal"].mean())
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("config.yaml", None, "is not a run folder: it has no config.yaml"),
-        ("metrics.jsonl", None, "is not a run folder: it has no metrics.jsonl"),
-        ("partition.json", None, "partition.json cannot be read"),
-        ("partition.json", '{"clients": [1]}', "partition.json is damaged"),
-        ("partition.json", '{"clients": [], "domain_names": [], "pool": {"images": 1}}', "is damaged"),
-        ("partition.json", '{"clients": [], "domain_names": []}', "jsonl does not fit partition.json"),
-        ("config.yaml", "a: [", "config.yaml is not valid YAML"),
-        ("config.yaml", "- a\n", "config.yaml is not a configuration"),
-        ("config.yaml", "protocol: Default\n", "config.yaml is damaged .rounds is"),
-        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "protocol is 'best_on_test'"),
-    ],
-)
-def test_a_damaged_folder_is_an_explained_error(tmp_path, name, content, message):
-    run = write_run(tmp_path / "run", rounds=3)
-    if content is None:
-        (run / name).unlink()
-    else:
-        (run / name).write_text(content)
-    with pytest.raises(UserError, match=message):
-        Result.load(run)

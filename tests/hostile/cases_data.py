@@ -114,12 +114,19 @@ LINE = b"1 " + b" ".join(b"%d:0.5" % i for i in range(1, 257)) + b"\n"
 X = np.zeros((32, 32, 3, 4), np.uint8)
 Y = np.array([[1], [2], [3], [4]], np.uint8)
 
-no_names = prepared(write_cifar10, "batches.meta", content(pickle.dumps({"label_names": [1, 2]})))
+
+def names(given: Any) -> Callable[[Path], None]:
+    return prepared(write_cifar10, "batches.meta", content(pickle.dumps({"label_names": given})))
+
 
 CIFARS = {
     "cut": cifar(cut),
     "empty": cifar(content(b"")),
+    "no pickle": cifar(content(b"not a pickle")),
     "a list": cifar(content(pickle.dumps([1]))),
+    "no data": cifar(content(pickle.dumps({"labels": [1]}))),
+    "no labels": cifar(content(pickle.dumps({"data": np.zeros((4, 3072), np.uint8)}))),
+    "labels as text": batch(labels=["a", "b", "c", "d"]),
     "a command": cifar(content(b"cos\nsystem\n(S'touch CANARY'\ntR.")),
     "a huge array": cifar(
         content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
@@ -134,6 +141,8 @@ CIFARS = {
 }
 MNISTS = {
     "cut": mnist(cut),
+    "empty": mnist(content(b"")),
+    "fewer images": mnist(content(idx(np.zeros((5, 28, 28), np.uint8)))),
     "longer": mnist(longer),
     "a header alone": mnist(content(bytes([0, 0, 8, 3]))),
     "another type": mnist(content(bytes([0, 0, 13, 3]) + b"\0" * 100)),
@@ -192,7 +201,10 @@ CASES = [
             (SVHN, "train_32x32.mat", svhn, into_loop),
         )
     ),
-    Case("CIFAR-10: no names", CIFAR, Damaged, "batches.meta", prepare=no_names),
+    *(
+        Case(f"CIFAR-10: names {given}", CIFAR, Damaged, "batches.meta", prepare=names(given))
+        for given in ([1, 2], ["a", 1], 7, None)
+    ),
     *(
         Case(f"images: {name}", FOLDERS, kind, place, prepare=pictures(how))
         for name, kind, place, how in PICTURES

@@ -113,13 +113,14 @@ CASES = [
         for key, values in {
             "sweep": (None,),
             "title": ({},),
-            "search": (None, [], [[]], [[{"key": "x"}]]),
+            "search": (None, [], [[]], [[{"key": "x"}]], [[{"key": "x", "kind": "grid", "values": [1]}]]),
             "base": (None, "x"),
             "seeds": (None, [], [0, 0], [True]),
             "metric": ("speed", []),
             "mode": ("most",),
             "best": (1,),
-            "scheduler": ("x", [], {}),
+            "scheduler": ("x", 3, [], {}),
+            "samples": (0,),
             "at_once": ("x", 0, 1.5, True),
             "more": (1,),
         }.items()

@@ -93,7 +93,8 @@ LINES: list[tuple[str, Callable[[Path], None]]] = [
     *((f"score {v!r:.20}", line(*TEST, "score", v)) for v in (None, [1], [-1] * N, [10**6] * N, ["1"] * N)),
     *((f"evaluated loss {v!r:.20}", line(*TEST, "loss", v)) for v in ([1], ["a"] * N, [1e308] * N)),
     ("score without a loss", line(*TEST, lambda score: {"score": score["score"]})),
-    ("scores of a client that there is not", line(*TEST, lambda score: score | {"clients": [0, 1, 2, 99]})),
+    *((f"metric {v!r:.20}", line(*TEST, "f1", v)) for v in ([0.5], "0.5", ["x"] * N, [1e300] * N)),
+    *((f"scores of {v}", line(*TEST, "clients", v)) for v in ([0, 1, 2, 99], [1, 0, 2, 3], [0])),
 ]
 
 
@@ -135,6 +136,7 @@ PARTITIONS: list[tuple[str, Callable[[Path], None]]] = [
     ("no mapping", file("partition.json", lambda _: b"[1]")),
     ("nested", file("partition.json", lambda _: b"[" * 100_000)),
     ("no text", file("partition.json", lambda _: b"\xff\xfe")),
+    ("other inputs", division("pool", {"images": 1})),
 ]
 
 CONFIG = "run/config.yaml"
@@ -155,6 +157,7 @@ CONFIGS: list[tuple[str, Callable[[Path], None]]] = [
     ),
     ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n")),
     ("a list", file("config.yaml", lambda _: b"- 1")),
+    ("no YAML", file("config.yaml", lambda _: b"a: [")),
     (
         "an object",
         file("config.yaml", lambda text: text + b"x: !!python/object/apply:os.system ['touch CANARY']\n"),
@@ -192,6 +195,8 @@ CASES = [
         Case(f"{place} {how.__name__}", do, Missing, place, prepare=replaced(name, how))
         for do, name, place, how in (
             (load, "metrics.jsonl", "run", into_fifo),
+            *((load, name, "run", Path.unlink) for name in ("config.yaml", "metrics.jsonl")),
+            (load, "partition.json", PARTITION, Path.unlink),
             (load, "partition.json", PARTITION, into_fifo),
             (load, "partition.json", PARTITION, into_loop),
             (RESUME, "environment.json", "run/environment.json", into_fifo),
