@@ -12,7 +12,7 @@ import torch
 from rayfl import UserError, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, Synthetic
-from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
+from rayfl.errors import BadCode, Conflict, Damaged, Missing
 from rayfl.evaluation import FediOS
 from rayfl.evaluation.finetune import Finetune
 from rayfl.evaluation.protocol import PROTOCOLS
@@ -324,5 +324,3 @@ def test_sampling_is_recorded(tmp_path: Path) -> None:
     again = resumed(tmp_path / "run", {"rounds": 2})
     with refused(Conflict, "sampling"):
         again.run()
-    with refused(Unknown, "sampling"):
-        federation_from(["--sampling", "Cyclical"])

@@ -164,6 +164,9 @@ def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) ->
 LINES = [
     ("--data Synthetic --data.partition IID --data.partition.alpha 1", Unknown, "data.partition.alpha"),
     ("--data.partition.help Nope", Unknown, "data.partition"),
+    ("--transforms TopX", Unknown, "transforms"),
+    ("--transforms TopK --transforms.shares 1", Unknown, "transforms.shares"),
+    ("--transforms.share 1", BadValue, "transforms"),
     ("--training {3:[4]}", BadValue, "training"),
     ("--training {3:4", BadValue, "training"),
     ("--training foo", BadValue, "training"),

@@ -8,11 +8,9 @@ import pytest
 
 from rayfl import Result, evaluation
 from rayfl.commands import figure, report
-from rayfl.errors import BadValue, Missing, Unknown
 from rayfl.evaluation.protocol import CHOSEN_ON_TEST
 from rayfl.report.formats import SUFFIXES
 from tests.support.records import write_run
-from tests.support.refusals import told
 
 
 def test_the_table_is_printed_and_written_in_every_format(tmp_path, capsys, monkeypatch):
@@ -153,24 +151,3 @@ def test_rows_fit_the_terminal_and_what_is_left_out_is_told(tmp_path, capsys, mo
     assert report.main([str(tmp_path), "--columns", "method,last round,mean of last 5,up per round"]) == 0
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert all(len(line) <= width for line in out if "FedBNOf" in line or "method" in line)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "place"),
-    [
-        (["nothing"], Missing, "nothing"),
-        (["run", "--view", "online"], Unknown, "view"),
-        (["run", "--point", "after_training"], Unknown, "point"),
-        (["run", "--save", "a.md", "a.pdf"], BadValue, "a.pdf"),
-        (["run", "--columns", "headlin"], Unknown, "columns"),
-        (["run", "--by", "colour"], Unknown, "by"),
-    ],
-)
-def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, arguments, kind, place):
-    monkeypatch.chdir(tmp_path)
-    write_run(Path("run"))
-    with told(kind, place):
-        assert report.main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("rayfl: error: ")
-    assert err.count("\n") == 1

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from rayfl import Federation
-from rayfl.errors import Conflict, InUse, Missing
+from rayfl.errors import InUse, Missing
 from rayfl.run import main
 from rayfl.running.result import Result
 from rayfl.running.run import FederationRun
@@ -65,10 +65,8 @@ def test_an_existing_run_folder_is_left_alone(tmp_path: Path, capsys: pytest.Cap
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_prints_or_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--output", str(tmp_path / "run")]) == 0
-    with told(Conflict, "resume"):
-        assert main(["--resume", str(tmp_path / "run"), "--seed", "3"]) == 2
     with pytest.raises(SystemExit):  # when it has printed, and run nothing
         main(["--resume", str(tmp_path / "run"), "--rounds", "4", "--print_config"])
     assert "rounds: 4" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import yaml
 
 from rayfl import Federation, table
 from rayfl.commands.table import parser
-from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown
+from rayfl.errors import Conflict, InUse, Missing, Unknown
 from rayfl.federation import federation_of
 from rayfl.jobs.cells import CellRunner, Job, TableOutcome
 from rayfl.jobs.table_file import Table, changes_of
@@ -59,14 +59,6 @@ def test_folders_of_other_kinds_are_refused(tmp_path, runs_here, monkeypatch):
     with told(InUse, "runs/other"):
         assert table.main([path, "--output", "runs/other"]) == 2
     assert len(runs_here) == 1
-
-
-def test_names_that_are_no_folders(tmp_path, runs_here):
-    for name in ("..", "/", "-"):
-        path = write(tmp_path, TINY.replace("table: tiny", f"table: {name!r}"))
-        with told(BadValue, "table"):
-            assert table.main([path]) == 2
-    assert not runs_here
 
 
 def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):

@@ -83,10 +83,6 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
             asked(_resumed_sweep, *folder, f"--{option}", "2")
     with told(BadValue, "at_once"):
         assert main([*folder, "--at_once", "-1"]) == 2
-    with refused(Conflict, "training.lr"):
-        asked(_resumed_sweep, *folder, "--training.lr", "0.5")
-    with refused(Conflict, "resume"):
-        asked(_resumed_sweep, *folder, write(tmp_path))
 
 
 def test_schedulers_know_the_rounds_of_the_longest_trial(

@@ -14,7 +14,6 @@ RESNET = "torchvision.models.resnet18"
 
 # options behind those of a tiny run -> what is wrong, and where
 LINES: dict[str, tuple[type[UserError], str]] = {
-    "--rouns 3": (Unknown, "rouns"),
     "---rounds 3": (Unknown, "rounds"),
     "--=3": (Unknown, "=3"),
     "-x": (Unknown, "x"),
@@ -24,6 +23,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--rounds=3=4": (BadValue, "rounds"),
     f"--rounds {'9' * 5000}": (BadValue, "rounds"),
     "--row A": (Conflict, "row"),
+    "--sampling Cyclical": (Unknown, "sampling"),
     "--training nowhere.yaml": (BadValue, "training"),
     "--loggers [tensorboard,tensorboard]": (BadValue, "loggers"),
     # what does not go together
@@ -108,12 +108,18 @@ COMMANDS: dict[str, tuple[type[UserError], str]] = {
     "report nowhere --against ../.. x": (Unknown, "against"),
     "report run --view nosuch": (Unknown, "view"),
     "report run --by nosuch": (Unknown, "by"),
+    "report run --point after_training": (Unknown, "point"),
+    "report run --save a.md a.pdf": (BadValue, "a.pdf"),
+    "report run --columns headlin": (Unknown, "columns"),
     "figure nosuch": (Unknown, "kind"),
     "figure rounds run": (Missing, "save"),
     "figure rounds run --save picture": (BadValue, "save"),
     "figure rounds run --save .png": (BadValue, "save"),
     "figure bars run --save PICTURE.EPS": (BadValue, "save"),
     "figure rounds run --save file/x.png": (Shortage, "file/x.png"),
+    "figure rounds run --save folder.png": (Shortage, "folder.png"),
+    "figure bars run --save x.png --names A": (BadValue, "names"),
+    "figure bars run --save x.png --size 5,x": (BadValue, "size"),
     "figure rounds run --save x.png --target x": (BadValue, "target"),
     "figure rounds run --save x.png --quantity speed": (Unknown, "quantity"),
     "figure rounds run --save x.png --panels nosuch": (Unknown, "panels"),
@@ -218,7 +224,7 @@ def fifo_and_run(folder: Path) -> None:
 
 
 TAG = f"!!python/object/apply:os.system ['touch {CANARY}']"
-PLACES = {"file": "", "full/file": ""}
+PLACES = {"file": "", "full/file": "", "folder.png/file": ""}
 
 CASES = [
     *(

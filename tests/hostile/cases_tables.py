@@ -51,7 +51,7 @@ BAD: dict[str, tuple[str, str, type[UserError], str]] = {
     "another key": ("table: tiny", "table: tiny\nnope: 1", Unknown, "nope"),
     "a table without a name": ("table: tiny", "table:", BadValue, "table"),
     "a table of 300 characters": ("table: tiny", f"table: {'a' * 300}", BadValue, "table"),
-    "a table of dots": ("table: tiny", "table: ..", BadValue, "table"),
+    **{f"a table called {x}": ("table: tiny", f"table: '{x}'", BadValue, "table") for x in ("..", "/", "-")},
     "a title that is a mapping": ("table: tiny", "table: tiny\ntitle: {a: b}", BadValue, "title"),
 }
 

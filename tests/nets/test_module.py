@@ -211,17 +211,11 @@ def test_a_linear_layer_alone_is_a_net() -> None:
     assert list(net.plain().state_dict()) == ["weight", "bias"]
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_0"])
-def test_classifiers_of_torchvision(name: str) -> None:
-    """With another number of classes; those that do not end in a linear layer are refused."""
-    torchvision = pytest.importorskip("torchvision")
-    path, shape = f"torchvision.models.{name}", (3, 64, 64)
-    if name == "squeezenet1_0":
-        with refused(Unknown, "net.head"):
-            build(path, shape, 7)
-        return
-    net = build(path, shape, 7)
-    plain = getattr(torchvision.models, name)(num_classes=7)
+def test_classifiers_of_torchvision() -> None:
+    """With another number of classes."""
+    torchvision, shape = pytest.importorskip("torchvision"), (3, 64, 64)
+    net = build("torchvision.models.mobilenet_v3_small", shape, 7)
+    plain = torchvision.models.mobilenet_v3_small(num_classes=7)
     count = sum(p.numel() for p in plain.parameters())
     assert sum(p.numel() for p in net.parameters()) == count
     assert net.head.out_features == 7
@@ -248,17 +242,6 @@ def test_texts_and_constants() -> None:
     assert not torch.allclose(first(other, TEXTS), first(w, TEXTS), atol=1e-3)  # the LSTM follows the weights
     first.release()
     assert torch.equal(first(w, TEXTS), second(w, TEXTS))
-
-
-def test_frozen_parameters_are_no_entries() -> None:
-    def frozen() -> SplitNet:
-        net = build(f"{OWN}.Plain", IMAGES, 3)
-        net.conv.requires_grad_(False)
-        return net
-
-    net = Net(frozen)
-    assert net.train_names == {"head.weight", "head.bias"}
-    assert net.initial(0).keys() == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize(("net", "draws"), [("Functional", True), ("functional", True), ("Plain", False)])
@@ -366,10 +349,6 @@ def test_as_a_configuration_names_it(tmp_path: Path) -> None:
     assert federation_from(["--config", str(path)]).net == federation.net
     assert federation_from(["--net", f"{OWN}.Plain"]).net == f"{OWN}.Plain"
     assert str(Module(path="a.b")) == "a.b"
-    with pytest.raises(UserError, match="path"):
-        federation_from(["--net", "Module"])
-    with refused(BadValue, "net.arguments.weights"):
-        federation_from([*options, "--net.arguments", "{weights: DEFAULT}"])
 
 
 def test_python_may_give_what_a_path_names(tmp_path: Path) -> None:
@@ -398,8 +377,6 @@ def test_mlp() -> None:
     assert [tuple(p.shape) for p in net.parameters()] == [(7, 6), (7,), (5, 7), (5,), (4, 5), (4,)]
     assert build(MLP(hidden=()), (9,), 4).head.in_features == 9
     assert MLP(hidden=[7, 5]) == MLP(hidden=(7, 5))
-    with refused(BadValue, "net.hidden"):
-        MLP(hidden=[0])
     with refused(Conflict, "net"):
         build(MLP(), (4,), 5, TEXTS)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from rayfl.errors import BadCode, Conflict, Missing, Unknown
+from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.nets import (
     CNNB,
     CUTS,
@@ -208,13 +208,6 @@ def test_a_users_net_takes_token_ids_up_to_a_number(users: types.ModuleType) -> 
         build(f"{MODULE}.net", (4,), 7, torch.full((2, 4), 5))
     with refused(BadCode, "net"):
         build(f"{MODULE}.net", (4,), 7)
-
-
-def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> None:
-    with refused(Unknown, "net"):
-        build(f"{MODULE}.missing")
-    with refused(Missing, "net"):
-        build("no_such_module_at_all.net")
 
 
 def test_a_small_net_imports_neither_torchvision_nor_the_compiler() -> None:

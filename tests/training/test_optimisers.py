@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rayfl import Training
 from rayfl.errors import BadCode, Conflict
 from rayfl.training import SGD, Adam, AdamW, Params
 from rayfl.training.loop import run_loop
@@ -138,11 +137,7 @@ def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
         assert "OfOnesOwn.step " in str(caught.value)
 
 
-def test_what_does_not_go_together_is_refused() -> None:
-    with refused(Conflict, "training.momentum"):
-        Training(optimiser=AdamW(), momentum=0.5)
-    with refused(Conflict, "training.optimiser.nesterov"):
-        Training(optimiser=SGD(nesterov=True))
+def test_a_momentum_that_an_optimiser_does_not_take_is_refused() -> None:
     (client,) = make_clients(smooth_net(), [12], optimiser=Adam())
     with refused(Conflict, "client.fit"):
         client.fit(client.initial, client.loss, momentum=0.5)
