@@ -98,17 +98,6 @@ class DoesNotAwait(FedAvg):
         return {"weights": down["weights"]}, state
 
 
-class WritesToItself(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        self.last = client.id
-        return await super().local_update(client, state, down)
-
-
-def test_the_options_of_a_method_do_not_change() -> None:
-    with pytest.raises(BadCode, match="last"):
-        federate(WritesToItself(), DATA, TINY, 1)
-
-
 @pytest.mark.parametrize(
     ("method", "word"),
     [
@@ -151,11 +140,6 @@ class DrawsOnServer(FedAvg):
         return {"weights": context.initial.map(torch.rand_like)}
 
 
-class ReturnsWeights(FedAvg):
-    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
-        return up["weights"].numel()
-
-
 class SendsNoise(FedAvg):
     """From the first aggregation on, and not while it is tried before the start."""
 
@@ -172,7 +156,6 @@ class SendsNoise(FedAvg):
 SERVER_MISTAKES = [
     (AggregatesInPlace, "aggregate", "server['weights']['head.bias'] (round 0)"),
     (DrawsOnServer, "init_server", "PyTorch's global generator"),
-    (ReturnsWeights, "aggregate", "a state is a dict"),
     (SendsNoise, "download", "Python's global generator"),
 ]
 

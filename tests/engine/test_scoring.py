@@ -9,9 +9,9 @@ import pytest
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl import Inline, Result, evaluation, load_models, resumed
+from rayfl import Inline, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, FederatedData, Synthetic
-from rayfl.errors import BadCode, Conflict, Damaged
+from rayfl.errors import Conflict
 from rayfl.evaluation.measures import measures
 from rayfl.methods import APFL, Ditto, FedAvg, FedBABU, FedPer, FedRep, Method, PerFedAvg
 from rayfl.sampling import Trace
@@ -82,25 +82,6 @@ def test_clients_of_one_model_are_scored_by_one_coroutine_to_the_same_bit(
     assert one == each
 
 
-class OtherViews(FedPer):
-    async def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score under a name that the method does not declare."""
-        return {"mine": (await super().scores(client, state, down, x))["personal"]}
-
-
-class AtOnce(FedAvg):
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> Any:
-        """Wait for nothing."""
-        return {"personal": client.net.eval(down["weights"], x)}
-
-
-def test_scores_are_awaited_and_have_the_views_that_are_declared(tmp_path: Path) -> None:
-    with refused(BadCode, "OtherViews.scores"):
-        small(tmp_path / "run", method=OtherViews()).run()
-    with refused(BadCode, "scores"):
-        small(tmp_path / "run", method=AtOnce()).run()
-
-
 class FirstValidates(Synthetic):
     """The first client alone has validation samples."""
 
@@ -155,17 +136,6 @@ def test_some_clients_are_scored(tmp_path: Path) -> None:
 def test_a_protocol_that_scores_as_clients_train_needs_them_all(tmp_path: Path) -> None:
     with refused(Conflict, "eval_clients"):
         small(tmp_path / "run", **FEW, protocol=evaluation.FediOS()).run()
-
-
-def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
-    small(tmp_path / "run", **FEW | {"rounds": 1}).run()
-    path = tmp_path / "run" / "metrics.jsonl"
-    (line,) = records_of(tmp_path / "run")
-    for wrong in ([0, 1, 2, 3, 99], [1, 0, 2, 3, 4], [0]):
-        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] = wrong
-        path.write_text(json.dumps(line) + "\n")
-        with refused(Damaged, "metrics.jsonl"):
-            Result.load(tmp_path / "run")
 
 
 WAITING = {"clients": [4, 5, 6, 7], "unlisted": [6, 7]}
