@@ -14,9 +14,9 @@ from rayfl.data import Synthetic
 from rayfl.errors import BadCode, Conflict, Unknown, UserError
 from rayfl.methods import METHODS, FedPer
 from rayfl.nets import MLP, Architecture, LoRA, SplitNet, build
-from rayfl.nets.adapters import LoRALinear, merge_adapters
+from rayfl.nets.adapters import LoRALinear
 from rayfl.training import Net
-from tests.support.federations import records_of, small
+from tests.support.federations import small
 from tests.support.refusals import refused
 
 SHAPE, CLASSES = (1, 4, 4), 4
@@ -78,17 +78,6 @@ def test_adapters_begin_as_the_base() -> None:
     ]
 
 
-def test_merged_is_the_same_function() -> None:
-    net, x = adapted(), torch.rand(7, *SHAPE)
-    for layer in net.modules():
-        if isinstance(layer, LoRALinear):
-            nn.init.normal_(layer.B)
-    scores, names = net(x), build(MLP(hidden=(6, 5)), SHAPE, CLASSES).state_dict().keys()
-    merged = merge_adapters(net)
-    torch.testing.assert_close(merged(x), scores, rtol=0, atol=1e-6)
-    assert merged.state_dict().keys() == names
-
-
 @pytest.mark.parametrize(
     ("targets", "chosen"),
     [
@@ -144,16 +133,14 @@ def test_loop_and_stack_agree(method: str, tmp_path: Path) -> None:
     torch.testing.assert_close(loop, stacked, rtol=0, atol=1e-9)
 
 
-def test_the_mean_of_products_is_the_product_of_means_where_a_is_frozen() -> None:
-    """Sun et al., "Improving LoRA in privacy-preserving federated learning", ICLR 2024, Section 4."""
-    net = Net(lambda: adapted(train_a=False), dtype=torch.float64)
+def test_a_may_be_frozen() -> None:
+    """Sun et al., "Improving LoRA in privacy-preserving federated learning", ICLR 2024, Section 4.
+
+    The mean of products B A is the product of means, where A is the same for all.
+    """
+    net = Net(lambda: adapted(train_a=False))
     assert "fc.0.A" in net.frozen
-    w = net.initial(0)
-    assert w.keys() == {"fc.0.B", "fc.2.B", "head.weight", "head.bias"}
-    a, draw = net.frozen["fc.0.A"], torch.Generator().manual_seed(0)
-    each = [w.map(lambda t: torch.randn(t.shape, generator=draw, dtype=t.dtype)) for _ in range(3)]
-    products = torch.stack([clients["fc.0.B"] @ a for clients in each]).mean(0)
-    torch.testing.assert_close(((each[0] + each[1] + each[2]) / 3)["fc.0.B"] @ a, products)
+    assert net.initial(0).keys() == {"fc.0.B", "fc.2.B", "head.weight", "head.bias"}
 
 
 def test_entries_stay_with_the_client_by_name(tmp_path: Path) -> None:
@@ -185,14 +172,6 @@ def test_what_has_no_adapters_is_not_merged(tmp_path: Path) -> None:
     federation(tmp_path / "run", net=OWN).run()
     with refused(Conflict, "merged"):
         export(tmp_path / "run", 2, tmp_path / "plain.safetensors", merged=True)
-
-
-def test_nothing_learned_leaves_the_base(tmp_path: Path) -> None:
-    """All that differs between clients are adapters and head: numbers of the records are of the whole net."""
-    federation(tmp_path, method=METHODS["Local"]()).run()
-    bases = [load_models(tmp_path)[k].module().query.base.weight for k in (0, 3)]
-    assert torch.equal(*bases)
-    assert records_of(tmp_path)[-1]["loss"]
 
 
 def test_names_that_no_entry_has_are_refused(tmp_path: Path) -> None:

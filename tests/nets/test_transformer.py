@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rayfl import Federation, Inline, Ray, Training, load_models
+from rayfl import Federation, Ray, Training, load_models
 from rayfl.data import Table
 from rayfl.errors import BadCode, Conflict, Damaged, Missing, UserError
 from rayfl.methods import FedPer
@@ -119,11 +119,6 @@ def test_fine_tuning_learns_and_is_the_same_in_all_processes(folder: Path, tmp_p
     assert {Path(name).name for name in recorded if name.startswith("file ")} == {
         *("config.json", "model.safetensors")
     }
-
-
-def test_a_stack_falls_back(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    federation(tmp_path, folder, rounds=1, engine=Inline(execution="stacked")).run()
-    assert "the run goes on with engine.execution=loop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

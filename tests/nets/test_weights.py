@@ -39,6 +39,14 @@ class Tied(nn.Module):
         return self.last(self.second(self.first(x.flatten(1)).relu()).relu())
 
 
+class Viewed(Tied):
+    """Two parameters in one memory."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(shape, num_classes)
+        self.second.weight = nn.Parameter(self.first.weight.data)
+
+
 def federation(output: Path, net: object = None, **changes: object) -> Federation:
     """A small federation."""
     return small(output, data=DATA, net=net or CNNB(), clients=3, rounds=1, **changes)
@@ -93,11 +101,12 @@ def test_what_does_not_fit_is_told(file: Path, tmp_path: Path) -> None:
         build(CNNB(weights=str(tmp_path / "text")), SHAPE, CLASSES)
 
 
-def test_modules_of_ones_own_have_their_own_names(tmp_path: Path) -> None:
-    plain, path = Tied(SHAPE, CLASSES), f"{__name__}.Tied"
-    state = {n: t.clone() for n, t in plain.state_dict().items()}
-    save_file(state, tmp_path / "tied.safetensors")
-    net = build(Module(path=path, weights=str(tmp_path / "tied.safetensors")), SHAPE, CLASSES)
+@pytest.mark.parametrize("kind", [Tied, Viewed])
+def test_modules_of_ones_own_have_their_own_names(tmp_path: Path, kind: type[Tied]) -> None:
+    """And weights of one memory stay one, also where they are two parameters."""
+    plain, file = kind(SHAPE, CLASSES), tmp_path / "own.safetensors"
+    save_file({n: t.clone() for n, t in plain.state_dict().items()}, file)
+    net = build(Module(path=f"{__name__}.{kind.__name__}", weights=str(file)), SHAPE, CLASSES)
     x = torch.rand(2, *SHAPE)
     torch.testing.assert_close(net(x), plain(x))
     assert net.get_parameter("conv.first.weight") is net.get_parameter("conv.second.weight")
@@ -112,26 +121,12 @@ def test_the_base_of_adapters_has_a_file_of_its_own(file: Path) -> None:
     torch.testing.assert_close(adapted.eval()(x), build(base, SHAPE, CLASSES).eval()(x))
 
 
-def test_weights_of_one_memory_stay_one(tmp_path: Path) -> None:
-    """Also where they are two parameters, and of a net with adapters under its own names."""
-    save_file(
-        {n: t.clone() for n, t in Viewed(SHAPE, CLASSES).state_dict().items()}, tmp_path / "a.safetensors"
-    )
-    net = build(Module(path=f"{__name__}.Viewed", weights=str(tmp_path / "a.safetensors")), SHAPE, CLASSES)
-    assert net.get_parameter("conv.first.weight") is net.get_parameter("conv.second.weight")
+def test_a_net_with_adapters_has_its_own_names(tmp_path: Path) -> None:
     federation(tmp_path / "run", LoRA(of=f"{__name__}.Tied", targets=["first"])).run()
     written = export(tmp_path / "run", 0, tmp_path / "b.safetensors")
     again = build(LoRA(of=f"{__name__}.Tied", targets=["first"], weights=str(written)), SHAPE, CLASSES)
     x = torch.rand(2, *SHAPE)
     torch.testing.assert_close(again(x), load_models(tmp_path / "run").scores(0, x)["global"])
-
-
-class Viewed(Tied):
-    """Two parameters in one memory."""
-
-    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__(shape, num_classes)
-        self.second.weight = nn.Parameter(self.first.weight.data)
 
 
 def test_nets_with_other_files_are_others(file: Path, tmp_path: Path) -> None:
