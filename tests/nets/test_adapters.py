@@ -14,7 +14,7 @@ from rayfl.data import Synthetic
 from rayfl.errors import BadCode, Conflict, Unknown, UserError
 from rayfl.methods import METHODS, FedPer
 from rayfl.nets import MLP, Architecture, LoRA, SplitNet, build
-from rayfl.nets.adapters import LoRALinear
+from rayfl.nets.adapters import LoRALinear, merge_adapters
 from rayfl.training import Net
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -78,6 +78,17 @@ def test_adapters_begin_as_the_base() -> None:
     ]
 
 
+def test_merged_is_the_same_function() -> None:
+    net, x = adapted(), torch.rand(7, *SHAPE)
+    for layer in net.modules():
+        if isinstance(layer, LoRALinear):
+            nn.init.normal_(layer.B)
+    scores, names = net(x), build(MLP(hidden=(6, 5)), SHAPE, CLASSES).state_dict().keys()
+    merged = merge_adapters(net)
+    torch.testing.assert_close(merged(x), scores, rtol=0, atol=1e-6)
+    assert merged.state_dict().keys() == names
+
+
 @pytest.mark.parametrize(
     ("targets", "chosen"),
     [
@@ -133,14 +144,16 @@ def test_loop_and_stack_agree(method: str, tmp_path: Path) -> None:
     torch.testing.assert_close(loop, stacked, rtol=0, atol=1e-9)
 
 
-def test_a_may_be_frozen() -> None:
-    """Sun et al., "Improving LoRA in privacy-preserving federated learning", ICLR 2024, Section 4.
-
-    The mean of products B A is the product of means, where A is the same for all.
-    """
-    net = Net(lambda: adapted(train_a=False))
+def test_the_mean_of_products_is_the_product_of_means_where_a_is_frozen() -> None:
+    """Sun et al., "Improving LoRA in privacy-preserving federated learning", ICLR 2024, Section 4."""
+    net = Net(lambda: adapted(train_a=False), dtype=torch.float64)
     assert "fc.0.A" in net.frozen
-    assert net.initial(0).keys() == {"fc.0.B", "fc.2.B", "head.weight", "head.bias"}
+    w = net.initial(0)
+    assert w.keys() == {"fc.0.B", "fc.2.B", "head.weight", "head.bias"}
+    a, draw = net.frozen["fc.0.A"], torch.Generator().manual_seed(0)
+    each = [w.map(lambda t: torch.randn(t.shape, generator=draw, dtype=t.dtype)) for _ in range(3)]
+    products = torch.stack([clients["fc.0.B"] @ a for clients in each]).mean(0)
+    torch.testing.assert_close(((each[0] + each[1] + each[2]) / 3)["fc.0.B"] @ a, products)
 
 
 def test_entries_stay_with_the_client_by_name(tmp_path: Path) -> None:
