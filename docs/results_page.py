@@ -715,7 +715,7 @@ ROBUST_VIEWS = {
 
 @cache
 def robust_values(method: str, rule: str, attack: str, view: str) -> list[float]:
-    """Return the accuracies of honest clients after the last round, one per seed."""
+    """Return the accuracies of honest clients after the last round, one per seed that has not diverged."""
     seeds = json.loads(ROBUST.read_text())["runs"][f"{method}, {rule}"][attack]
     return [each[view] for each in seeds.values()]
 
@@ -724,8 +724,9 @@ def robust_mean() -> Rows:
     """Accuracies of honest clients under attacks, where the server takes the mean."""
     found = [["with Mean", "no attack", *ATTACKS]]
     for row, (method, view) in ROBUST_VIEWS.items():
-        own = (robust_values(method, "Mean", attack, view) for attack in ("none", *ATTACKS))
-        found.append([row, *map(_over_seeds, own)])
+        own = [robust_values(method, "Mean", attack, view) for attack in ("none", *ATTACKS)]
+        lost = (f", {3 - len(each)} diverged" if len(each) < 3 else "" for each in own)
+        found.append([row, *(f"{_over_seeds(each)}{more}" for each, more in zip(own, lost))])
     return found
 
 
@@ -736,7 +737,7 @@ def best_rule(method: str, attack: str, view: str) -> tuple[float, str]:
 
 def robust_rules() -> Rows:
     """The same with the rule that is best."""
-    found = [["with the best other rule", "no attack", *ATTACKS]]
+    found = [["with the best other rule, by test", "no attack", *ATTACKS]]
     for row, (method, view) in ROBUST_VIEWS.items():
         if view == "offline":  # no rule sees it
             continue

@@ -52,6 +52,7 @@ NUMBERS: dict[str, Callable[[], list[float | str]]] = {
     "published_feddbe": published_feddbe,
     "school_marks": list,
     "shakespeare_characters": list,
+    "robust_attacks": list,
 }
 
 
@@ -123,7 +124,7 @@ def test_marks_stand_behind_names_of_unverified_methods_alone():
 
 def test_the_first_number_is_of_the_declared_protocol():
     others = {"claims", "pfllib curves", "published_feddbe by rounds", "embedded_methods"}
-    others |= {"embedded_tuned", "speed"}
+    others |= {"embedded_tuned", "robust mean", "robust rules", "speed"}
     for name, (head, *rows) in pages.tables().items():
         assert name in others or head[1].startswith("reported"), name
         assert name in others or all(re.match(r"\d", row[1]) for row in rows)
@@ -138,7 +139,7 @@ def test_the_first_number_is_of_the_declared_protocol():
 def test_deviations_are_over_seeds():
     """But for those that papers print; one run has none."""
     over = {"fdse_local", "dcpfl fifth", "embedded_methods", "school_marks", "shakespeare_characters"}
-    over |= {"embedded_tuned"}
+    over |= {"embedded_tuned", "robust mean"}
     for name, (head, *rows) in pages.tables().items():
         own = [k for k, heading in enumerate(head) if not heading.startswith("printed")]
         found = {head[k] for row in rows for k in own if "±" in row[k]}
@@ -250,7 +251,11 @@ def test_every_summary_is_on_a_page():
 def test_the_summaries_are_those_of_known_tables():
     known = {f"{name}_{table}" for name, found in known_tables().items() for table in found}
     ours = {"fedco2_t3_bfloat16", pages.LONG, "fedios_bases", "fedios_64", "dcpfl_fifth"}
-    ours |= {"school_marks", "shakespeare_characters", *(table for table, _ in pages.FDSE_LOCAL.values())}
+    ours |= {
+        "school_marks",
+        "shakespeare_characters",
+        *(table for table, _ in pages.FDSE_LOCAL.values()),
+    }
     assert {folder.name for folder in pages.FOLDER.iterdir() if folder.is_dir()} <= known | ours
 
 
@@ -304,6 +309,36 @@ def test_what_is_said_of_all_methods():
     assert set(labels[5:10]) == {"FedALA", "FedDyn", "COPA", "Fed-CO2", "FedPer"}
     assert labels[-1] == "FedProto"
     assert values["Local"] < values["FedPer"] - 0.05
+
+
+def test_what_is_said_of_attacks():
+    def figure(row, attack, rule="Mean"):
+        method, view = pages.ROBUST_VIEWS[row]
+        return mean(pages.robust_values(method, rule, attack, view))
+
+    lost = {
+        row: {attack: figure(row, "none") - figure(row, attack) for attack in pages.ATTACKS}
+        for row in pages.ROBUST_VIEWS
+    }
+    less = [
+        attack for attack in pages.ATTACKS if lost["FedPer, personal"][attack] < lost["FedAvg"][attack] - 0.01
+    ]
+    assert less == ["LabelFlip", "SignFlip", "IPM"]
+    like = [
+        attack for attack in pages.ATTACKS if lost["Ditto, personal"][attack] > 0.7 * lost["FedAvg"][attack]
+    ]
+    assert like == ["LabelFlip", "ALIE", "IPM"]
+    assert max(map(abs, lost["Fed-CO2, offline"].values())) < 0.015
+    least = {row: each["IPM"] for row, each in lost.items() if "personal" in row}
+    assert min(least, key=least.__getitem__) == "Fed-CO2, personal"
+    for row in set(pages.ROBUST_VIEWS) - {"Fed-CO2, offline"}:
+        assert abs(figure(row, "none", "MultiKrum") - figure(row, "none")) < 0.01
+        assert figure(row, "SignFlip", "MultiKrum") > figure(row, "none") - 0.015
+        for rule in ("Median", "TrimmedMean"):
+            assert figure(row, "none", rule) < figure(row, "none") - 0.015
+    for rule in list(pages.RULES)[1:]:
+        assert figure("FedAvg", "IPM", rule) < figure("FedAvg", "IPM") - 0.1
+        assert figure("FedPer, personal", "IPM", rule) > figure("FedPer, personal", "IPM") + 0.05
 
 
 def test_what_was_changed_in_fedper():
