@@ -337,10 +337,9 @@ def fdse_local() -> Rows:
     """Local of FDSE's Table 1 at a constant rate, by how long it trains."""
     found = []
     for name, (table, count) in FDSE_LOCAL.items():
-        each = [run(table, "Local", OFFICE, seed).headline() for seed in FDSE_SEEDS[:count]]
-        over = over_seeds(table, "Local", OFFICE, FDSE_SEEDS[:count]) if count > 1 else each[0]
-        found.append([name, over, *each, *[""] * (3 - count)])
-    return [["", "reported (ALL)", *(f"seed {seed}" for seed in FDSE_SEEDS)], *found]
+        each = each_seed(table, "Local", OFFICE, FDSE_SEEDS[:count])
+        found.append([name, _over_seeds(each), str(count)])
+    return [["", "reported (ALL)", "seeds"], *found]
 
 
 def mean(values: list[float]) -> float:
@@ -397,18 +396,14 @@ def three_seeds(
         own: table and row of the paper's own method. Of it the differences to the others are shown: pairs of
             runs with the same seed have the same data, which most of the ± beside means is about.
     """
-    leads = [f"{own[1]} ahead by{', last five' if choice == 'last_k' else ''}" for choice in choices.values()]
     found = []
     for row, table in rows.items():
         over = [over_seeds(table, row, column, seeds, choice) for choice in choices.values()]
         known = printed_table(table)
         beside = printed(table, row, in_paper or column) if known and row in known.rows else [""]
-        by = [
-            "" if (table, row) == own else points(ahead(own, (table, row), column, seeds, choice))
-            for choice in choices.values()
-        ]
-        found.append([row, *over, *by, *beside])
-    return [["", *choices, *leads, "printed"], *found]
+        by = "" if (table, row) == own else points(ahead(own, (table, row), column, seeds))
+        found.append([row, *over, by, *beside])
+    return [["", *choices, f"{own[1]} ahead by", "printed"], *found]
 
 
 def fdse_seeds(table: str, rows: Sequence[str]) -> Rows:
@@ -523,8 +518,8 @@ def school() -> Rows:
     text, rows = Numbers.figure.text, []
     for row, beside in SCHOOL_ROWS.items():
         each = each_seed("school_marks", row, "School", sorted(seeds_of("school_marks", row, "School")))
-        rows.append([row, text(*mean_and_std(each)), *map(text, each), beside])
-    return [["", "reported", *(f"seed {k}" for k in range(len(each))), "printed, epsilon 6"], *rows]
+        rows.append([row, text(*mean_and_std(each)), beside])
+    return [["", "reported", "printed, epsilon 6"], *rows]
 
 
 CHARACTER_ROWS = ["FedAvg", "Local", "FedPer"]
