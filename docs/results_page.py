@@ -60,6 +60,7 @@ DETAILS = {
     "published_feddbe": ("published_feddbe",),
     "school_marks": ("school_marks",),
     "shakespeare_characters": ("shakespeare_characters",),
+    "text_adapters": ("text_adapters",),
     "embedded_methods": (),
     "robust_attacks": (),
 }
@@ -533,6 +534,20 @@ def shakespeare() -> Rows:
         for row in CHARACTER_ROWS
     ]
     return [["", *(f"reported, {column.lower()}" for column in columns)], *shown]
+
+
+TEXT_ROWS = ["FedIT", "FedSA-LoRA", "FFA-LoRA", "FedPer", "Ditto", "Local"]
+
+
+def text_adapters() -> Rows:
+    """What adapters of a sentence encoder learn, and what a client sends."""
+    found = [["", "reported", "sent by a client in a round, kB"]]
+    for row in TEXT_ROWS:
+        ran = run("text_adapters", row, "docstrings").summary
+        sent = ran["up"] / ran["completed"] / 10  # clients of a round
+        shown = over_seeds("text_adapters", row, "docstrings", range(3))
+        found.append([row, shown, f"{sent / 1000:.0f}"])
+    return found
 
 
 PFLLIB_ROWS = {
@@ -1094,6 +1109,7 @@ def tables() -> dict[str, Rows]:
         "niid_bench": niid_bench(),
         "school_marks": school(),
         "shakespeare_characters": shakespeare(),
+        "text_adapters": text_adapters(),
         "published_feddbe": feddbe(),
         "published_feddbe by rounds": feddbe_by_rounds(),
         "pfllib curves": pfllib_curves(),

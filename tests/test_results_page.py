@@ -52,6 +52,7 @@ NUMBERS: dict[str, Callable[[], list[float | str]]] = {
     "published_feddbe": published_feddbe,
     "school_marks": list,
     "shakespeare_characters": list,
+    "text_adapters": list,
     "robust_attacks": list,
 }
 
@@ -139,7 +140,7 @@ def test_the_first_number_is_of_the_declared_protocol():
 def test_deviations_are_over_seeds():
     """But for those that papers print; one run has none."""
     over = {"fdse_local", "dcpfl fifth", "embedded_methods", "school_marks", "shakespeare_characters"}
-    over |= {"embedded_tuned", "robust mean"}
+    over |= {"embedded_tuned", "robust mean", "text_adapters"}
     for name, (head, *rows) in pages.tables().items():
         own = [k for k, heading in enumerate(head) if not heading.startswith("printed")]
         found = {head[k] for row in rows for k in own if "±" in row[k]}
@@ -254,6 +255,7 @@ def test_the_summaries_are_those_of_known_tables():
     ours |= {
         "school_marks",
         "shakespeare_characters",
+        "text_adapters",
         *(table for table, _ in pages.FDSE_LOCAL.values()),
     }
     assert {folder.name for folder in pages.FOLDER.iterdir() if folder.is_dir()} <= known | ours
@@ -339,6 +341,12 @@ def test_what_is_said_of_attacks():
     for rule in list(pages.RULES)[1:]:
         assert figure("FedAvg", "IPM", rule) < figure("FedAvg", "IPM") - 0.1
         assert figure("FedPer, personal", "IPM", rule) > figure("FedPer, personal", "IPM") + 0.05
+
+
+def test_what_is_said_of_adapters():
+    order = ordered({row: mean(seeds_of("text_adapters", row, "docstrings")) for row in pages.TEXT_ROWS})
+    assert order[:2] == ["FedPer", "Local"]
+    assert set(order[-2:]) == {"FedIT", "FFA-LoRA"}
 
 
 def test_what_was_changed_in_fedper():
