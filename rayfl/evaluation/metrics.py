@@ -105,8 +105,9 @@ def counted_columns(
     """
     arrays = {name: np.array(values, dtype=np.float64) for name, values in score.items()}
     columns = {name: np.broadcast_to(array, len(population)).copy() for name, array in arrays.items()}
+    attackers = _uncounted_attackers(population, protocol)
     for column in columns.values():
-        column[_uncounted_attackers(population, protocol)] = np.nan
+        column[attackers] = np.nan
     return columns
 
 
