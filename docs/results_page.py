@@ -542,9 +542,10 @@ TEXT_ROWS = ["FedIT", "FedSA-LoRA", "FFA-LoRA", "FedPer", "Ditto", "Local"]
 def text_adapters() -> Rows:
     """What adapters of a sentence encoder learn, and what a client sends."""
     found = [["", "reported", "sent by a client in a round, kB"]]
+    share = setting("text/adapters.yaml", TEXT_ROWS[0], "docstrings", "participation")
     for row in TEXT_ROWS:
         ran = run("text_adapters", row, "docstrings").summary
-        sent = ran["up"] / ran["completed"] / 10  # clients of a round
+        sent = ran["up"] / ran["completed"] / round(ran["clients"] * share)
         shown = over_seeds("text_adapters", row, "docstrings", range(3))
         found.append([row, shown, f"{sent / 1000:.0f}"])
     return found
@@ -724,10 +725,15 @@ ROBUST_VIEWS = {
 
 
 @cache
+def robust_runs() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return row -> column -> seed -> view -> accuracy of honest clients after the last round."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(ROBUST.read_text())["runs"]
+    return found
+
+
 def robust_values(method: str, rule: str, attack: str, view: str) -> list[float]:
     """Return the accuracies of honest clients after the last round, one per seed that has not diverged."""
-    seeds = json.loads(ROBUST.read_text())["runs"][f"{method}, {rule}"][attack]
-    return [each[view] for each in seeds.values()]
+    return [each[view] for each in robust_runs()[f"{method}, {rule}"][attack].values()]
 
 
 def robust_mean() -> Rows:
@@ -735,8 +741,8 @@ def robust_mean() -> Rows:
     found = [["with Mean", "no attack", *ATTACKS]]
     for row, (method, view) in ROBUST_VIEWS.items():
         own = [robust_values(method, "Mean", attack, view) for attack in ("none", *ATTACKS)]
-        lost = (f", {3 - len(each)} diverged" if len(each) < 3 else "" for each in own)
-        found.append([row, *(f"{_over_seeds(each)}{more}" for each, more in zip(own, lost))])
+        diverged = (f", {3 - len(each)} diverged" if len(each) < 3 else "" for each in own)
+        found.append([row, *(f"{_over_seeds(each)}{more}" for each, more in zip(own, diverged))])
     return found
 
 
